@@ -1,1 +1,1 @@
-"""Benchmarks, a package each: ``python -m benchmarks.capture``. What they share is in ``common``."""
+"""Benchmarks, one package each: ``python -m benchmarks.capture``. Shared code is in ``common``."""

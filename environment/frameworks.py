@@ -2,9 +2,8 @@
 
     .venv/bin/python environment/frameworks.py
 
-Each is made once, and again when its list changes; one that was interrupted is made anew. ``install.py`` ran before.
-Without npm, or where it fails, Node's packages are left out, and the next
-run tries again. Standard library only.
+Each is made once, and again if its list changes or its making was interrupted. ``install.py`` has to have run before.
+Without npm, or if it fails, Node's packages are left out, and the next run tries again. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NODE = ".venv-frameworks-node"
 NODE_LIST = "environment/frameworks-node.txt"
 STAMP = "installed"
 _CLAUDE_CODE = "@anthropic-ai/claude-code"
-"""Its package fetches the program itself in a script of its own, which npm may have been told not to run."""
+"""Its package fetches the program itself in its install script, which npm may have been told not to run."""
 
 
 def main() -> int:
@@ -45,13 +44,14 @@ def python_environment(folder: Path, listed: Path) -> None:
     """
     if not is_current(folder, listed):
         install.say(f"{listed.relative_to(ROOT)}:")
-        # The lists are complete; they were made one by one, and some packages ask for older ones than they work with.
+        # The lists are complete; they were made one by one, and some packages require older versions than they work
+        # with.
         install.make_environment(folder, listed, "--no-deps")
         stamp(folder, listed)
 
 
 def node_packages(folder: Path, listed: Path) -> None:
-    """Install Node's packages; where that cannot be done, say so and leave them out."""
+    """Install Node's packages; if that cannot be done, say so and leave them out."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if is_current(folder, listed):
         return
@@ -89,7 +89,7 @@ def stamp(folder: Path, listed: Path) -> None:
 
 
 def fingerprint(listed: Path) -> str:
-    """Of the list and of where it is: an environment that was moved does not start."""
+    """Return a digest of the list and of its location: an environment that was moved does not start."""
     return hashlib.sha256(listed.read_bytes() + str(ROOT).encode()).hexdigest()
 
 

@@ -1,9 +1,9 @@
-"""Make ``.venv``: Python 3.11 with the pinned CPU set and this project, editable. Does nothing when nothing changed.
+"""Make ``.venv``: Python 3.11 with the pinned CPU set and this project, editable. Does nothing if nothing changed.
 
     python3 environment/install.py
 
-uv does the work; where there is none on PATH, pip installs it into ``.venv`` first. Decisions are in
-``install_plan.py``; this file looks at the machine and runs commands. Standard library only, Python 3.9 and newer.
+uv does the work; if there is none on PATH, pip installs it into ``.venv`` first. ``install_plan.py`` decides; this file
+looks at the machine and runs commands. Standard library only, Python 3.9 and newer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def reported(work: Callable[[], int]) -> int:
-    """Return the exit status of some work, its failure told in a sentence."""
+    """Do some work and return its exit status; print a failure as a sentence."""
     try:
         return work()
     except plan.SetupError as error:
@@ -101,7 +101,7 @@ def fingerprint() -> str:
 
 
 def python_version() -> str | None:
-    """Version that ``.venv`` was made with, None when its interpreter is gone."""
+    """Return the version that ``.venv`` was made with; None if its interpreter is gone."""
     with suppress(OSError):
         for line in (VENV / "pyvenv.cfg").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition("=")
@@ -111,20 +111,20 @@ def python_version() -> str | None:
 
 
 def stamp(*, complete: bool) -> None:
-    """Write the stamp in one move: a torn stamp would be read as none."""
+    """Write the stamp in one move, since a torn stamp would be read as none."""
     partial = STAMP.with_suffix(".partial")
     partial.write_text(json.dumps({"complete": complete, "fingerprint": fingerprint(), "root": str(ROOT)}))
     os.replace(partial, STAMP)
 
 
 def uv_command(*places: str) -> str | None:
-    """Return the first uv that runs (a version manager's shim may be there and refuse), None when there is none."""
+    """Return the first uv that runs (a version manager's shim may exist and refuse to); None if there is none."""
     found = map(shutil.which, places or ("uv", str(VENV / "bin" / "uv")))
     return next((path for path in found if path and output_of([path, "--version"]) is not None), None)
 
 
 def uv_environment() -> dict[str, str]:
-    """What uv has to be told that pip is configured with; without folders that are not there, at which uv stops."""
+    """Return what uv has to be told of pip's configuration, without links to missing folders, at which uv stops."""
     configs = (output_of([*pip, "config", "list"]) for pip in (["pip3"], ["pip"], [sys.executable, "-m", "pip"]))
     config = next((config for config in configs if config is not None), "")
     user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "uv" / "uv.toml"
@@ -166,7 +166,7 @@ def create_environment() -> None:
 
 
 def bring_uv() -> None:
-    """Install uv into ``.venv`` where there is none on PATH."""
+    """Install uv into ``.venv`` if there is none on PATH."""
     if uv_command() is None:
         python = str(VENV / "bin" / "python")
         with step("uv into .venv (there is none on PATH)"):
@@ -188,7 +188,7 @@ def make_environment(folder: Path, listed: Path, *options: str) -> None:
 
 
 def install_list(venv: Path, wanted: Sequence[str], *options: str, again: bool = False) -> None:
-    """Install requirements with uv, which is done at once with what is there; ``again``: as if nothing were."""
+    """Install requirements with uv, which skips those that are installed; ``again``: install those too."""
     additions = uv_environment()
     uv = [str(uv_command()), "pip", "install", "--python", str(venv / "bin" / "python")]
     uv += ["--reinstall"] if again else []
@@ -203,7 +203,7 @@ def install_list(venv: Path, wanted: Sequence[str], *options: str, again: bool =
 
 
 def install_torch(command: Sequence[str], additions: Mapping[str, str], torch: str) -> None:
-    """Install torch from the first place that has it; it is the one package that PyPI has no CPU build of."""
+    """Install torch from the first place that has it: it is the only package whose CPU build PyPI does not have."""
     mirror = os.environ.get(plan.TORCH_INDEX_VARIABLE)
     places = [("the configured indexes", None), ("PyTorch's CPU index", plan.PYTORCH_CPU_INDEX)]
     for place, index in [(plan.TORCH_INDEX_VARIABLE, mirror)] if mirror else places:
@@ -224,7 +224,7 @@ def install_torch(command: Sequence[str], additions: Mapping[str, str], torch: s
 
 
 def output_of(command: Sequence[str]) -> str | None:
-    """Return what a short question answers, None when it cannot be asked."""
+    """Return what a command that ends soon prints; None if it cannot be run or fails."""
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=ROOT)
     except (OSError, subprocess.SubprocessError):
@@ -233,7 +233,7 @@ def output_of(command: Sequence[str]) -> str | None:
 
 
 def run(command: Sequence[str], additions: Mapping[str, str] = {}) -> None:
-    """Run a command quietly, with a sign of life now and then.
+    """Run a command quietly, printing a sign of life now and then.
 
     Raises:
         SetupError: it failed; the message has the command, the end of what it printed, and what to do.
@@ -274,8 +274,8 @@ def step(title: str) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Hold a lock on the list of packages: two set-ups at once would break each other's files."""
-    import fcntl  # not on every platform that this file is started on; those were refused before
+    """Hold a lock on the list of packages: two simultaneous set-ups would break each other's files."""
+    import fcntl  # not on every platform on which this file is started; those were refused before
 
     with open(ROOT / plan.REQUIREMENTS, "rb") as listed:
         try:
@@ -287,7 +287,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    with suppress(BrokenPipeError):  # who read along has left; the work goes on
+    with suppress(BrokenPipeError):  # the reader of the output has left; the work continues
         print(f"set-up: {line}", flush=True)
 
 

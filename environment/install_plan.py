@@ -1,12 +1,12 @@
-"""What the set-up has to do, decided from facts alone: nothing here touches the network or starts a process.
+"""Decide what the set-up has to do, from facts alone: nothing here touches the network or starts a process.
 
-uv installs one pinned list, which is complete. What uv cannot do, and this is for: know what pip is configured with on
-this machine, find the CPU build of torch (PyPI has only the one for CUDA, three gigabytes), see at once that nothing
+uv installs one pinned list, which is complete. This file is for what uv cannot do: know how pip is configured on this
+machine, find the CPU build of torch (PyPI has only the one for CUDA, three gigabytes), see at once that nothing
 changed, notice that an earlier set-up was interrupted, and tell a user what to do about a failure.
 
 Invariant: the stamp says "complete" only for an environment that was made from this list, this pyproject, this folder
-and this interpreter. Anything else is mended: after an interrupted set-up every package is installed again in place (a
-half-copied package looks installed), and what is merely out of date is updated.
+and this interpreter. Anything else is repaired: after an interrupted set-up every package is installed again in place
+(a half-copied package looks installed), and what is merely out of date is updated.
 
 Standard library only, Python 3.9 and newer: it runs before the environment exists.
 """
@@ -25,10 +25,10 @@ from urllib.parse import urlsplit, urlunsplit
 PYTHON = "3.11"
 REQUIREMENTS = "environment/cpu-py311.txt"
 FREE_GIB_NEEDED = 5
-"""The installed set takes 3.9 GiB; downloads and the build of the project need some room besides."""
+"""The installed set takes 3.9 GiB; downloads and the build of the project need some more room."""
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""PyTorch's own index of CPU wheels: ``+cpu`` builds are not on PyPI. The only place that names it."""
+"""PyTorch's own index of CPU wheels: ``+cpu`` builds are not on PyPI. No other file names it."""
 TORCH_INDEX_VARIABLE = "LIGHTNING_TORCH_INDEX"
 """Environment variable that names a mirror of the index above (a URL or a folder in index layout)."""
 
@@ -42,22 +42,22 @@ class Action(Enum):
 
     NOTHING = "nothing"
     UPDATE = "update"
-    """It differs from the list: install what differs."""
+    """It differs from the list: install the differences."""
     REPAIR = "repair"
     """A set-up was interrupted: install all of it again, in place. Without a network nothing is lost."""
     CREATE = "create"
-    """There is none that could be kept."""
+    """There is none that can be kept."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """``.venv`` as it is on disk."""
+    """The state of ``.venv`` on disk."""
 
     exists: bool
     python: str | None
-    """Version of an interpreter that is there (``3.11.7``), None when it is missing or dangling."""
+    """Version of its interpreter (``3.11.7``); None if that is missing or dangling."""
     stamp: Mapping[str, Any] | None
-    """What the last set-up left: ``complete``, ``fingerprint``, ``root``; None when it is not readable."""
+    """What the last set-up left: ``complete``, ``fingerprint``, ``root``; None if it is not readable."""
     missing: tuple[str, ...] = ()
     """Pinned requirements that are not installed at their version."""
 
@@ -95,7 +95,7 @@ def plan_action(environment: Environment, fingerprint: str, root: str) -> tuple[
 
 
 def fingerprint(requirements: bytes, pyproject: bytes, python: str | None) -> str:
-    """Hash of all that decides what is installed."""
+    """Return a hash of everything that decides what is installed."""
     digest = hashlib.sha256()
     for part in (requirements, pyproject, (python or "").encode()):
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -109,7 +109,7 @@ def parse_requirements(text: str) -> list[str]:
 
 
 def torch_requirement(requirements: Iterable[str]) -> str | None:
-    """Return the one requirement that may come from an index of its own, None when it is not among them."""
+    """Return the one requirement that may come from an index of its own; None if the list does not have it."""
     return next((requirement for requirement in requirements if requirement.startswith("torch==")), None)
 
 
@@ -125,7 +125,7 @@ def missing_requirements(requirements: Iterable[str], folder_names: Iterable[str
 
 
 def unsupported_platform(system: str, machine: str, libc: str) -> str | None:
-    """Return one sentence when the pinned set cannot be installed here (its wheels are for Linux x86-64, glibc)."""
+    """Return one sentence if the pinned set cannot be installed here (its wheels are for Linux x86-64, glibc)."""
     if system == "Linux" and machine in ("x86_64", "AMD64") and libc in ("glibc", ""):
         return None
     here = f"{system} {machine}" + (f" with {libc}" if system == "Linux" and libc not in ("glibc", "") else "")
@@ -136,7 +136,7 @@ def unsupported_platform(system: str, machine: str, libc: str) -> str | None:
 
 
 def uv_environment(pip_config: str, environ: Mapping[str, str], *, uv_has_config_file: bool) -> dict[str, str]:
-    """Environment variables that tell uv what pip is configured with; what the user told uv itself is never overridden.
+    """Return environment variables that pass pip's configuration on to uv, without overriding what the user told uv.
 
     Extra indexes are left out on purpose: pip compares all indexes and takes the best version, uv takes the first index
     that knows a name, so passing them on would hide pinned versions.

@@ -1,4 +1,4 @@
-"""``make docs``: lays out the pages where MkDocs finds them, with the API reference, and builds ``build/site``.
+"""``make docs``: puts the pages where MkDocs finds them, adds the API reference, and builds ``build/site``.
 
 The repository's own pages stay where readers of the repository look for them and link to each other as files; links to
 files that are not pages become plain text on the site.

@@ -10,7 +10,7 @@ __all__ = ["RecordedCall", "__version__", "build_samples"]
 
 
 def __getattr__(name: str) -> Any:
-    # The agent's process imports this package too, and has nothing of what building samples needs.
+    # An agent's process imports this package too, but has none of the packages that building samples needs.
     if name not in ("RecordedCall", "build_samples"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""For code that makes very many objects: the cyclic collector rests meanwhile."""
+"""Pausing Python's cyclic garbage collector while code makes very many objects."""
 
 import gc
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 def without_garbage_collection() -> Iterator[None]:
     """Keep the cyclic collector from running; reference counts free memory as always.
 
-    It would walk over all that was made, again and again, and find nothing: a fifth of the time that reading spans
-    takes. What was made counts as old afterwards, or the collector would walk over it as soon as it may. Where several
-    threads do this at once, the first that ends turns it on again, which costs only time.
+    The collector would walk over the new objects again and again and find nothing, which takes a fifth of the time of
+    reading spans. Afterwards the new objects count as old; otherwise the collector would walk over them as soon as it
+    is on again. If several threads do this at once, the first that ends turns it on again, which costs only time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -19,7 +19,7 @@ def without_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():  # other code keeps objects frozen, and they stay so
+            if not gc.get_freeze_count():  # if other code keeps objects frozen, they must stay frozen
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -7,13 +7,14 @@ import errno
 from collections.abc import Mapping
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Of an OSError: no room is left, or none for this user; it may be again."""
+"""``errno`` of an OSError: no room is left on the disk, or none for this user; there may be some later."""
 CANNOT_WRITE = (
     *FULL,
     *(errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 )
-"""Of an OSError: a folder is full, read-only, or someone else's; a file is where a folder should be, or the reverse."""
+"""``errno`` of an OSError: a folder is full, read-only, or someone else's; a file is where a folder should be, or the
+reverse."""
 
 
 class LightningError(Exception):
@@ -25,7 +26,7 @@ class ConfigError(LightningError, ValueError):
 
 
 class AddressTakenError(ConfigError):
-    """Another process listens where the daemon is to; it may not for long."""
+    """Another process listens at the daemon's address; it may soon stop."""
 
 
 class MissingExtraError(LightningError, ImportError):
@@ -37,7 +38,7 @@ class ModelError(LightningError, ValueError):
 
 
 class DownloadError(ModelError):
-    """A model could not be fetched; the network, or room on the disk, may be there later."""
+    """A model could not be fetched; a later try may find the network up, or room on the disk."""
 
 
 class MalformedTelemetryError(LightningError, ValueError):
@@ -89,7 +90,7 @@ class CheckpointError(TrainingError):
 
 
 class TrainerDiedError(TrainingError):
-    """A trainer's process ended without a word or was not started in time: another one may live."""
+    """A trainer's process ended without giving a reason, or was not started in time: another one may survive."""
 
 
 class TrainerBrokenError(TrainingError):
@@ -101,8 +102,8 @@ class PublicationError(LightningError, RuntimeError):
 
 
 class SettingsChangedError(LightningError, RuntimeError):
-    """Recorded steps were repeated with other settings, and gave a version other weights than it has; or a recorded
-    batch would be trained by another algorithm than it was made for."""
+    """Recorded steps, repeated with changed settings, gave a version other weights than it has; or a recorded batch
+    would be trained by another algorithm than the one that it was made for."""
 
 
 class EvaluationError(LightningError, RuntimeError):
@@ -110,7 +111,7 @@ class EvaluationError(LightningError, RuntimeError):
 
 
 class NotThereError(LightningError):
-    """The daemon answered that it has not got what it was asked for; the message is its sentence."""
+    """The daemon answered that it does not have what it was asked for; the message is the daemon's sentence."""
 
 
 class NothingToJudgeError(StoreError):
@@ -122,7 +123,7 @@ class JudgeError(LightningError, RuntimeError):
 
 
 class UnknownVersionError(LightningError, ValueError):
-    """A name is not that of a version."""
+    """A name is not the name of a version."""
 
 
 class ExportError(LightningError, ValueError):
@@ -144,7 +145,8 @@ class PromptError(LightningError, ValueError):
 class ProposalError(LightningError, RuntimeError):
     """A proposer made no version of a prompt; the message says why.
 
-    ``spent`` is what its model was asked in vain: ``calls``, ``input_tokens``, ``output_tokens``; empty if nothing.
+    ``spent`` is what its model was asked without result: ``calls``, ``input_tokens``, ``output_tokens``; empty if
+    nothing was asked.
     """
 
     def __init__(self, message: str, *, spent: Mapping[str, int] | None = None) -> None:
@@ -157,4 +159,4 @@ class ForgetError(LightningError, ValueError):
 
 
 class EngineError(LightningError, RuntimeError):
-    """The inference engine is not there, did not start, or died."""
+    """The inference engine is unavailable, did not start, or died."""

@@ -20,8 +20,8 @@ class RoutedExperts:
 
     Legend: ``N`` positions, ``L`` layers of the model, ``K`` experts per token.
 
-    A position's entry is what was chosen when its token went through the model, which gives the next token its
-    probability. The last token of a response never goes through, so it has no entry.
+    A position's entry holds the experts that were chosen when its token went through the model, the pass that gives the
+    next token its probability. The last token of a response never goes through, so it has no entry.
     """
 
     start: int
@@ -32,7 +32,7 @@ class RoutedExperts:
     width: int
     """Bytes per id: 1, or 2 if there are more than 256 experts."""
     ids: bytes
-    """``[N, L, K]``, little-endian, in no order among the ``K``."""
+    """``[N, L, K]``, little-endian; the ``K`` are in no particular order."""
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.width not in (1, 2) or min(self.layers, self.top_k) < 1:
@@ -68,7 +68,7 @@ class RoutedExperts:
         return RoutedExperts(first, self.layers, self.top_k, self.width, ids)
 
     def encode(self) -> bytes:
-        """Return it as bytes (zlib over a header and the ids)."""
+        """Return the entries as bytes (zlib over a header and the ids)."""
         header = _HEADER.pack(_MAGIC, self.start, len(self), self.layers, self.top_k, self.width)
         return zlib.compress(header + self.ids, level=1)
 

@@ -24,8 +24,8 @@ _MAGIC = b"SUP1"
 _LENGTH = struct.Struct("<I")
 
 ONLY, ALL_BUT, BITS = 0, 1, 2
-"""The first byte of a pattern: ids that are left, ids that are not (little-endian int32, ascending), or one bit per
-entry (the lowest bit of a byte first)."""
+"""The first byte of a pattern tells what follows: the ids that are left, the ids that are not (little-endian int32,
+ascending), or one bit per entry (the lowest bit of a byte first)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Support:
         return Support(self.vocabulary, self.patterns, self.pattern_L[:tokens])
 
     def encode(self) -> bytes:
-        """Return it as bytes (zlib over a header, the indices as little-endian int32, and the patterns)."""
+        """Return the support as bytes (zlib over a header, the indices as little-endian int32, and the patterns)."""
         parts = [_HEADER.pack(_MAGIC, self.vocabulary, len(self.pattern_L)), _int32(self.pattern_L)]
         for pattern in self.patterns:
             parts += (_LENGTH.pack(len(pattern)), pattern)

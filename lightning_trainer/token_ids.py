@@ -1,7 +1,7 @@
-"""Token ids at rest: as they came off a span, four bytes each.
+"""Token ids that stay packed as a span carries them, four bytes each.
 
-A tuple of ints takes 36 bytes a token, and making one takes most of the time that reading a call takes, though nearly
-all that is ever asked of a prompt is how long it is and what it starts with. Both are asked of the bytes.
+A tuple of ints takes 36 bytes a token, and making one is most of the work of reading a call, though hardly anything is
+ever asked of a prompt except its length and its beginning. The bytes answer both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ BYTES_A_TOKEN = 4
 
 
 class TokenIds(Sequence[int]):
-    """Immutable; equal to the tuple of the same ids and hashed like it. A part of it, or a sum, is such a tuple.
+    """Packed token ids: immutable, equal to the tuple of the same ids and hashed like it; slices and sums are tuples.
 
     Raises:
         ValueError: the bytes are not a whole number of ids.
@@ -67,7 +67,7 @@ class TokenIds(Sequence[int]):
 
 
 Ids: TypeAlias = TokenIds | tuple[int, ...]
-"""Token ids that nothing changes, at rest or at hand."""
+"""Immutable token ids, packed or as a tuple."""
 
 
 def packed(token_ids: Sequence[int]) -> bytes:

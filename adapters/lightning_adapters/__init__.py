@@ -1,4 +1,4 @@
-"""One file per agent framework: who is speaking, and what its tools do.
+"""One file per agent framework, which tells which agent is speaking and records its tool calls.
 
-Each is imported by ``lightning_instrumentation.hooks.registry`` when its framework is, and not before.
+``lightning_instrumentation.hooks.registry`` imports each file when its framework is imported, and not before.
 """

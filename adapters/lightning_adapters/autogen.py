@@ -54,7 +54,8 @@ def _sealed(wrapped: Callable[..., Any], envelope: Any, args: tuple[Any, ...], k
 
 def _processed(wrapped: Callable[..., Any], runtime: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     envelope = args[0] if args else kwargs.get("message_envelope")
-    # Even if nothing was carried: the task has the scope in which the runtime was started, which may be a rollout's.
+    # Set a scope even if the message carries none: otherwise the task would keep the one in which the runtime was
+    # started, which may be a rollout's.
     return await_inside(getattr(envelope, _CARRIED, Scope()), wrapped(*args, **kwargs))
 
 
@@ -158,7 +159,7 @@ async def _stream_recorded(
 _WORKBENCHES = "autogen_core.tools._workbench"
 _watched: set[tuple[type, str]] = set()
 _running: dict[Any, tuple[str, Any, Any]] = {}
-"""Name, arguments and id of what workbenches are running, by its span."""
+"""Name, arguments, and id of each tool call that a workbench is running, by the call's span."""
 
 
 def watch_workbenches(module: Any) -> None:
@@ -167,7 +168,7 @@ def watch_workbenches(module: Any) -> None:
 
 
 def watch_entered_workbenches(module: Any) -> None:
-    """Hook of ``autogen_core.tools._workbench``: users' own, whose classes nobody knows before they are used."""
+    """Hook of ``autogen_core.tools._workbench``: users' own workbenches, whose classes are unknown before."""
     patching.wrap(module, "Workbench.__aenter__", _entered)
 
 
@@ -177,7 +178,7 @@ def _entered(wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...],
 
 
 def _watch_workbenches_of(agent: Any) -> None:
-    given = getattr(agent, "_workbench", None)  # an attribute of AssistantAgent, and anything in an agent of the user's
+    given = getattr(agent, "_workbench", None)  # AssistantAgent's attribute; in a user's own agent, anything
     for workbench in given if isinstance(given, list | tuple) else (given,):
         if _is_workbench(type(workbench)):
             _watch_workbench(type(workbench))
@@ -188,8 +189,8 @@ def _is_workbench(kind: type, name: str | None = None) -> bool:
 
 
 def _watch_workbench(kind: type) -> None:
-    """Wrap what calls a tool in the class and those of its bases that are workbenches, or wherever else the class has
-    it from; not in AutoGen's own ones for ``BaseTool``s, because each of those tells of its calls itself."""
+    """Wrap the methods that call a tool: in the class, in its bases that are workbenches, and in whatever base it
+    inherits them from. AutoGen's own, for ``BaseTool``s, are left alone, because those tools record their own calls."""
     for method, is_one, wrapper in (
         ("call_tool", inspect.iscoroutinefunction, _call_workbench),
         ("call_tool_stream", _streams_in(kind), _stream_workbench),
@@ -198,7 +199,7 @@ def _watch_workbench(kind: type) -> None:
         for owner in owners:
             if owner.__module__.startswith("autogen_core.") or (owner, method) in _watched:
                 continue
-            # What has the same name alone, in a base of another kind or by another contract, stays as it is.
+            # A method that only has the same name, in a base of another kind or with another contract, is left alone.
             if (owner is owners[0] or _is_workbench(owner)) and is_one(vars(owner)[method]):
                 _watched.add((owner, method))
                 patching.wrap(owner, method, wrapper)
@@ -217,7 +218,7 @@ def _streams_in(kind: type) -> Callable[[Any], bool]:
 
 
 def _is_running(name: str, arguments: Any, call_id: Any) -> bool:
-    """Whether the innermost span is this very call's: a workbench may hand it to a tool, or to its base class."""
+    """Whether the innermost span is this call's already: a workbench may pass the call to a tool or its base class."""
     outer = _running.get(current().span)
     if outer is None or (outer[1] or {}) != (arguments or {}):
         return False
@@ -264,7 +265,7 @@ async def _each_recorded(
     last: Any = None
     try:
         with _known_as_running(call, asked):
-            with use_scope(call.scope):  # a plain function may call its base class's at once
+            with use_scope(call.scope):  # a plain function may call its base class's method at once
                 stream = aiter(wrapped(*args, **kwargs))
             async with aclosing(each_inside(call.scope, stream)) as items:
                 async for last in items:

@@ -30,9 +30,9 @@ _OTHER_PROVIDERS = (
     *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_MANTLE"),
     *("CLAUDE_CODE_USE_ANTHROPIC_AWS", "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD", "CLAUDE_CODE_USE_GATEWAY"),
 )
-"""Where Claude Code's calls go, past any base URL, if one of these is set; those that 2.1.332 knows."""
+"""If one of these is set, Claude Code's calls go to another provider, past any base URL; 2.1.332 knows these."""
 _SOCKET = "ANTHROPIC_UNIX_SOCKET"
-"""The same; it counts as set if it is empty, for some of what Claude Code asks it for."""
+"""It has the same effect; for some purposes, Claude Code takes it as set even if it is empty."""
 _OTHER_KEYS = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 
 
@@ -105,7 +105,7 @@ def _lines(headers: Mapping[str, str]) -> str:
 
 
 def _tell_of_other_providers(own: Mapping[str, str]) -> None:
-    """Say what leads past the user's own base URL; which of the two is meant, only they know."""
+    """Tell users which variable leads past their own base URL; only they know which of the two they mean."""
     others = [name for name in (*_OTHER_PROVIDERS, _SOCKET) if own.get(name, "").strip().lower() not in ("", *OFF)]
     if others:
         failures.count(REASON)

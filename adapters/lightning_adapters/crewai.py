@@ -40,7 +40,7 @@ def watch_agents(module: Any) -> None:
 
 
 def watch_lite_agents(module: Any) -> None:
-    """Hook of ``crewai.lite_agent``, whose other entrances come to this one."""
+    """Hook of ``crewai.lite_agent``, whose other entrances call this one."""
     patching.wrap(module, "LiteAgent.kickoff", _working)
 
 
@@ -49,7 +49,7 @@ def _working(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwa
 
 
 def watch_tasks(module: Any) -> None:
-    """Hook of ``crewai.task``: agents of other frameworks too, and what happens around an agent's work."""
+    """Hook of ``crewai.task``: covers agents of other frameworks too, and what happens around an agent's work."""
     for entrance in ("_execute_core", "_aexecute_core"):
         patching.wrap(module, f"Task.{entrance}", _executing)
 
@@ -80,7 +80,7 @@ def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a tool's arguments: a structured tool has them in ``input``, a plain one is called with them."""
+    """Return a tool's arguments: a structured tool gets them as ``input``, a plain one is called with them."""
     if args:
         return args[0] if len(args) == 1 else list(args)
     return kwargs["input"] if set(kwargs) == {"input", "config"} else kwargs

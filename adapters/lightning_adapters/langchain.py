@@ -1,9 +1,9 @@
 """LangChain and LangGraph: which agent speaks, and a span for every tool call.
 
-The innermost name that the user chose wins. A model call made directly in a node of a graph is that node's. One made by
-an agent of ``create_agent`` happens in a node called ``model`` or ``tools``, a name that the user did not choose, so it
-is the agent's (``lc_agent_name``, or the name that its graph was compiled with) or, if the agent has no name, the
-nearest enclosing named node's or agent's.
+The innermost name that the user chose wins. A model call made directly in a node of a graph belongs to that node. A
+call made by an agent of ``create_agent`` happens in a node called ``model`` or ``tools``, a name that the user did not
+choose, so the call belongs to the agent (``lc_agent_name``, or the name that its graph was compiled with) or, if the
+agent has no name, to the nearest enclosing node or agent that has one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_a
 
 _UNNAMED_GRAPH = "LangGraph"
 _MOST_RUNS = 10_000
-"""Runs that are remembered; one whose stream nobody reads to its end may never end."""
+"""How many runs are remembered: a run whose stream is not read to its end may never end."""
 
 
 class _Run:
@@ -43,20 +43,21 @@ class _Run:
     ) -> None:
         self.node = str(metadata.get("langgraph_node") or "")
         self.agent_name = str(metadata.get("lc_agent_name") or "")
-        """Of the agent that set it, which everything below inherits."""
+        """The name of the agent that set it; everything below that agent inherits it."""
         self.place = str(metadata.get("langgraph_checkpoint_ns") or "")
         self.parent = parent
         self.graph_name = graph_name
-        """What a graph's run is compiled as; None for other runs and without a name."""
+        """The name that a graph was compiled with, in its run; None for other runs, or without a name."""
         self.outlives = outlives
-        """Whether the run that it began in had ended, as a tool whose background task goes on, or is forgotten."""
-        # A run whose place is new is a node's, and began in its graph's run.
+        """Whether the run that this one began in is unknown: it had ended (such as a tool whose background task
+        continues) or was forgotten."""
+        # A run whose place differs from its parent's is a node's, and its parent is the run of the node's graph.
         self.graph: _Run | None = parent if parent is None or parent.place != self.place else parent.graph
-        """The innermost graph around it; None if there is none, or none that was seen to begin."""
+        """The run of the innermost graph around this one; None if there is none, or its beginning was not seen."""
 
 
 def agent_of(metadata: Mapping[str, Any], parent: _Run | None = None) -> Agent | None:
-    """Return who speaks in a run with this metadata; None if it is outside of graphs and does not name an agent."""
+    """Return the agent that speaks in a run with this metadata; None if it is outside of graphs and names no agent."""
     innermost = run = _Run(metadata, parent)
     while run is not None and (graph := run.graph) is not None:
         agent = _named_in(run, graph)
@@ -78,7 +79,7 @@ def _named_in(run: _Run, graph: _Run) -> Agent | None:
     around = graph.parent
     if around is not None:
         inherited = run.agent_name == around.agent_name and run.agent_name != graph.graph_name
-    else:  # A run that inherits an agent's name from one that is gone has at most a graph's name of its own.
+    else:  # If the run that the name could come from is gone, the name is inherited if the graph has another one.
         inherited = graph.outlives and graph.graph_name not in (None, run.agent_name)
     if run.agent_name and not inherited:
         return Agent(run.agent_name, "langchain", place)
@@ -114,7 +115,7 @@ _graph_name: ContextVar[str | None] = ContextVar("lightning.langchain.graph_name
 def name_graphs(module: Any) -> None:
     """Hook of ``langgraph.pregel``: a graph asks for its own name right before its run begins.
 
-    The run itself is told the name that a caller may have given it (``run_name``), a ticket's, say.
+    The run itself is only told the name that a caller may have given it (``run_name``), such as a ticket's.
     """
     patching.wrap(module, "Pregel.get_name", _get_name)
 
@@ -149,7 +150,7 @@ def watch_config(module: Any) -> None:
     def ask() -> Agent | None:
         run = _model_run.get()
         config = config_of_here.get()
-        # A graph that is called between the chunks of a stream has its own config, and the run does not belong to it.
+        # A graph that is called between the chunks of a stream has its own config, and the model run is not part of it.
         if run is not None and run.active and run.config is config:
             return run.agent
         metadata = config.get("metadata") if config else None
@@ -169,7 +170,7 @@ class _ModelRun:
 
     agent: Agent
     config: object
-    """The config where the run began."""
+    """The config in effect where the run began."""
     active: bool = True
 
 

@@ -56,7 +56,7 @@ _running: ContextVar[_Running | None] = ContextVar("lightning.openai_agents.runn
 
 
 class _Running:
-    """A tool that runs here, and whether it raised something that a function of the user's then told the model of."""
+    """A tool that is running, and whether it raised an exception that a user's function reported to the model."""
 
     def __init__(self, tool: Any) -> None:
         self.tool = tool
@@ -64,7 +64,7 @@ class _Running:
 
 
 def watch_failures(module: Any) -> None:
-    """Hook of ``agents.tool``: the SDK marks only what its own function says of a tool's exception."""
+    """Hook of ``agents.tool``: the SDK marks a tool's exception only if the SDK's own function reports it."""
     name = "maybe_invoke_function_tool_failure_error_function"
     if hasattr(module, name):  # older versions lack it
         patching.wrap(module, name, _explain)
@@ -87,7 +87,7 @@ async def _run_tool(wrapped: Callable[..., Any], instance: Any, args: tuple[Any,
         try:
             result = await wrapped(*args, **kwargs)
         finally:
-            # Not by token: where a loop ends before the tool has, garbage collection closes this in another context.
+            # Not by token: if a loop ends before the tool does, garbage collection closes this in another context.
             if _running.get() is running:
                 _running.set(before)
         # The SDK tells the model of a tool's exception instead of raising it.

@@ -1,7 +1,7 @@
 """Pydantic AI: which agent speaks, and a span for every tool call; its own instrumentation is not needed.
 
-During a run, a context variable holds it, with its agent. An agent in a node of LangGraph speaks for itself, and so
-does a graph that one of its tools calls.
+A context variable holds the current run, with its agent. An agent in a node of LangGraph speaks for itself, and so does
+a graph that one of the agent's tools calls.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from lightning_instrumentation.scope import (
 from lightning_instrumentation.tool import ToolCall
 
 _AROUND = "_lightning_around"
-"""Attribute of a run's context; its ``run_id`` may be a caller's own, and that of many runs at once."""
+"""Attribute of a run's context that holds the agent around the run. The ``run_id`` does not identify a run: a caller
+may choose it, and use it for many runs at once."""
 _NOBODY_CHOSE = "agent"
-"""Pydantic AI names an unnamed agent after the variable that holds it."""
+"""Pydantic AI names an unnamed agent after the variable that holds it, often ``agent``."""
 
 
 def watch_runs(module: Any) -> None:
@@ -91,7 +92,7 @@ async def _run_tool(wrapped: Callable[..., Any], manager: Any, args: tuple[Any, 
 
 
 def _begin(asked: Any) -> ToolCall | None:
-    """Begin the span of a call; None if no tool will run: the model made up its name, or a person is to approve it."""
+    """Begin the span of a call; None if no tool will run: the model made up its name, or a person must approve it."""
     if asked.tool is None or getattr(asked, "deferral", None) is not None:
         return None
     part = asked.call
@@ -100,7 +101,7 @@ def _begin(asked: Any) -> ToolCall | None:
 
 
 def _scope_of(run: Any) -> Scope:
-    """Return a tool's scope: in older versions (2.31), the context variable holds a run only in its model calls."""
+    """Return a tool's scope. In older versions (2.31), the context variable holds a run only during its model calls."""
     from pydantic_ai import _run_context
 
     run_here = getattr(_run_context, "get_current_run_context", None)
@@ -113,7 +114,7 @@ def _scope_of(run: Any) -> Scope:
 def _failed(call: ToolCall, error: Exception) -> None:
     """End the span of a tool that tells the model of its failure, or asks it to try again, by raising."""
     part = getattr(error, "tool_retry", None) or getattr(error, "tool_failed", None)
-    # The latter is a method of older versions' retries.
+    # In older versions, retries have the method ``model_response`` instead.
     said = getattr(part, "model_response_str", None) or getattr(part, "model_response", None)
     if said is not None:
         call.returned(said, failed=True)

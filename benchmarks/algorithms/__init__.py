@@ -1,1 +1,1 @@
-"""Algorithms: formulas in plain PyTorch, and the updates that are held to them."""
+"""Algorithms: formulas in plain PyTorch, and real updates that are compared with them."""

@@ -5,13 +5,13 @@
     python -m benchmarks.algorithms --no-peers               # without other libraries, a minute or two
     python -m benchmarks.algorithms --attention stock        # verl's own engine instead of the token tree
 
-The update is the trainer's own: verl's engine, loss and optimizer on a model of two layers. Every row is compared with
-the paper's formula, written down in this package with transformers and PyTorch alone: it reads nothing of verl
-or of the project but the samples, and a preset's numbers are taken from the paper once more. Where TRL has the same
-loss, or torchrl the same estimation, a second line compares with their own code, which runs in an environment of its
-own that is made on demand. A line says what it was compared with. Advantages, the loss and the gradient that reaches
-the optimizer are compared; ``-`` is what the other does not give. A line of which one is further off than 1e-4 (of the
-largest) ends the program with 1.
+The update is the trainer's own: verl's engine, loss, and optimizer on a model of two layers. Every row is compared with
+the paper's formula, written in this package with transformers and PyTorch alone: it reads nothing of verl or of the
+project except the samples, and a preset's numbers are taken from the paper a second time. If TRL has the same loss, or
+torchrl the same estimation, a second line compares with that library's code, which runs in an environment of its own
+that is made on demand. Each line says what it was compared with. Advantages, the loss, and the gradient that reaches
+the optimizer are compared; ``-`` marks what the other side does not give. If any of them is off by more than 1e-4 (of
+the largest), the program ends with 1.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The rows of the table: every estimator and loss that verl registers, every preset, and what they are made of."""
+"""The rows of the table: every estimator and loss that verl registers, and every preset, with formula and peer."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,11 +25,11 @@ _FOR_LOSS: Mapping[str, dict[str, Any]] = {
 }
 """Settings at which the formula differs from its neighbors on the samples of ``update.py``."""
 _NO_PAPER = {"optimal_token_baseline", "tir_optimal_token_baseline", "bypass_mode"}
-"""Their source is verl's description."""
+"""Estimators and losses without a paper: their source is verl's description."""
 
 _ANY = Shape()
 _LARGE_REWARDS = Shape(reward_scale=100.0)
-"""For TRL, which adds 1e-4 to the deviation where the papers add nothing."""
+"""For TRL, which adds 1e-4 to the deviation; the papers add nothing."""
 _WHOLE_ANSWERS = Shape(one_call=True, noise_nats=0.0)
 """For TRL's RLOO, which knows neither a tool's answer nor another engine's log-probabilities."""
 
@@ -40,11 +40,11 @@ class Case:
     name: str
     algorithm: AlgorithmConfig
     formula: Formula
-    """Written down for itself: a preset's numbers come from its paper."""
+    """Written independently of ``algorithm``: a preset's numbers come from its paper."""
     value_credit: CreditSettings | None = None
     value_formula: ValueCredit | None = None
     peer: Peer | None = None
-    """Another library that has the same thing."""
+    """Another library that implements the same."""
     shape: Shape = _ANY
 
     @property
@@ -88,7 +88,7 @@ def _cases() -> Iterator[Case]:
     yield from _imitations()
     for name in PRESETS:
         algorithm = AlgorithmConfig(preset=name)
-        # Whose log-probabilities are the old ones is the system's choice; all else is the paper's.
+        # Whose log-probabilities are the old ones is the system's choice; everything else is the paper's.
         formula = replace(PAPERS[name], old_logprobs=algorithm.old_logprobs)
         yield Case("preset", name, algorithm, formula)
 
@@ -128,7 +128,7 @@ _PPO: Mapping[str, Any] = {"epsilon": 0.2, "epsilon_high": 0.28, "delta": 3.0}
 """The defaults of ``Formula`` by TRL's names; its ``dapo`` is the mean over all tokens."""
 _WIDE_TRL: Mapping[str, Any] = {"loss_type": "dapo", "epsilon": 0.15, "epsilon_high": 0.15}
 _PLAIN_KL: Mapping[str, Any] = {"use_bias_correction_kl": False}
-"""Not times the ratio, as DeepSeek-V3.2 has it and TRL by default: the papers here have the divergence alone."""
+"""TRL multiplies by the ratio by default, as DeepSeek-V3.2 does: the papers here have the divergence alone."""
 _SCALED = {
     ("estimator", "grpo"): by_trl("GRPOTrainer", loss_type="dapo", **_PPO),
     ("estimator", "grpo_vectorized"): by_trl("GRPOTrainer", loss_type="dapo", **_PPO),
@@ -175,7 +175,7 @@ _PEERS: Mapping[tuple[str, str], Peer] = {
     ("imitation", "dpo, beta 1"): by_trl("DPOTrainer", beta=1.0),
     ("imitation", "dpo, length normalized"): by_trl("DPOTrainer", beta=5.0, loss_type=["sigmoid_norm"]),
     ("preset", "dr_grpo"): by_trl("GRPOTrainer", loss_type="dr_grpo", scale_rewards="none", epsilon=0.2),
-    # Its loss is that of a ratio, which has the gradient of REINFORCE and another value.
+    # Its loss is a ratio's, which has the gradient of REINFORCE but another value.
     ("preset", "rloo"): by_trl("RLOOTrainer", gives="advantages and gradient", beta=0.03),
     ("preset", "ppo"): by_torchrl(),
     ("preset", "starpo_s"): by_torchrl(),

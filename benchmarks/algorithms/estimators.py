@@ -1,7 +1,7 @@
 """The advantage estimators as their papers write them, one row after the other, in plain PyTorch.
 
 Nothing here comes from verl or from the project. A row is an attempt; ``rewards`` has its reward on its last token,
-less what is taken off for divergence at each token.
+minus the penalty for divergence at each token.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ class Row:
     baseline: float
     """Reward of the group's greedy attempt."""
     values: torch.Tensor | None = None
-    """A critic's, before each token."""
+    """A critic's values, before each token."""
     energy: torch.Tensor | None = None
     """``1 - 2 p + sum(p^2)`` of the distribution that each token was drawn from."""
 
@@ -30,7 +30,7 @@ class Row:
 
     @property
     def returns(self) -> torch.Tensor:
-        """Undiscounted, from each token on."""
+        """Undiscounted returns, from each token on."""
         return self.rewards.flip(0).cumsum(0).flip(0)
 
 
@@ -47,7 +47,7 @@ def of_values(row: Row, formula: Formula, gae: Gae) -> torch.Tensor:
 
 
 def _of_groups(rows: Sequence[Row], of_group: Callable[[Sequence[Row], torch.Tensor], torch.Tensor]):
-    """Run a function of (rows, scores) of a group and spread the row's value over its tokens."""
+    """Apply a function of (rows, scores) to each group, and spread each row's value over its tokens."""
     found: list[torch.Tensor] = [torch.empty(0)] * len(rows)
     for group in {row.group for row in rows}:
         members = [index for index, row in enumerate(rows) if row.group == group]
@@ -106,8 +106,8 @@ def _reinforce_plus_plus_baseline(rows: Sequence[Row], formula: Formula) -> list
 
 
 def _token_baseline(rows: Sequence[Row], formula: Formula) -> list[torch.Tensor]:
-    """At each token the mean return of the group's rows that reach it, weighted by their energy up to there; a token
-    that one row alone reaches has no baseline."""
+    """Subtract at each token the mean return of the group's rows that reach it, weighted by their energy up to there; a
+    token that only one row reaches has no baseline."""
     found = [row.returns.clone() for row in rows]
     for group in {row.group for row in rows}:
         members = [index for index, row in enumerate(rows) if row.group == group]

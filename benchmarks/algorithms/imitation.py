@@ -11,11 +11,11 @@ from benchmarks.algorithms.papers import Formula
 from lightning_trainer.types import Sample
 
 _OF_A_PAIR = ("a0", "a1")
-"""One answer of a single call, one of two: a pair's sides differ in length and in how many runs they have."""
+"""An answer of one call and one of two calls: a pair's sides differ in length and in how many runs they have."""
 
 
 def batch(samples: Sequence[Sample], formula: Formula) -> list[Sample]:
-    """Return what the objective is shown of samples that were drawn for reinforcement learning."""
+    """Return samples that were drawn for reinforcement learning as the objective takes them (pairs for DPO)."""
     if formula.objective == "rl":
         return list(samples)
     if formula.objective == "sft":

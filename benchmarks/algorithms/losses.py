@@ -1,7 +1,7 @@
 """The policy losses as their papers write them, one sequence after the other, in plain PyTorch.
 
 Nothing here comes from verl or from the project. A sequence is a list of vectors over its trained tokens: ``log_p`` of
-the present policy (with its graph), ``old`` of the old one, ``advantage`` and, where a divergence is asked for,
+the present policy (with its graph), ``old`` of the old one, ``advantage`` and, if a divergence is asked for,
 ``reference``.
 """
 
@@ -23,7 +23,7 @@ class Tokens:
     entropy: torch.Tensor
     reference: torch.Tensor | None = None
     weight: torch.Tensor | None = None
-    """Of the importance sampling between engine and trainer."""
+    """Weights of the importance sampling between engine and trainer."""
 
     @property
     def ratio(self) -> torch.Tensor:
@@ -31,10 +31,10 @@ class Tokens:
 
 
 def total_loss(sequences: Sequence[Tokens], formula: Formula, scale: float) -> tuple[torch.Tensor, float]:
-    """Return what is minimized, and the policy term of it alone.
+    """Return the loss that is minimized, and its policy term alone.
 
     Args:
-        scale: what ``seq-mean-token-sum-norm`` divides by.
+        scale: the divisor of ``seq-mean-token-sum-norm``.
     """
     policy = policy_loss(sequences, formula, scale)
     loss = policy
@@ -114,7 +114,7 @@ def _dro(tokens: Tokens, formula: Formula) -> torch.Tensor:
 
 
 def _dppo(tokens: Tokens, formula: Formula, distance: torch.Tensor) -> torch.Tensor:
-    """Tokens that have moved too far, and would be moved further, have no gradient."""
+    """Return the loss; tokens that have moved too far, and would be moved further, have no gradient."""
     moved_up = tokens.log_p > tokens.old
     pushed_up = tokens.advantage > 0
     allowed = torch.where(pushed_up, formula.clip_ratio_high, formula.clip_ratio_low)
@@ -140,7 +140,7 @@ def _geo_mean(tokens: Tokens, formula: Formula) -> torch.Tensor:
 
 
 def _covariances(sequences: Sequence[Tokens]) -> torch.Tensor:
-    """Of advantage and log-probability, centered over all tokens (arXiv 2505.22617, equation 9)."""
+    """Return covariances of advantage and log-probability, centered over all tokens (arXiv 2505.22617, equation 9)."""
     advantage = torch.cat([tokens.advantage for tokens in sequences])
     log_p = torch.cat([tokens.log_p.detach() for tokens in sequences])
     return (advantage - advantage.mean()) * (log_p - log_p.mean())
@@ -172,7 +172,7 @@ def _kl_cov(sequences: Sequence[Tokens], formula: Formula) -> list[torch.Tensor]
 
 
 def _bypass(sequences: Sequence[Tokens], formula: Formula) -> list[torch.Tensor]:
-    """Old is the engine. Rejections are of tokens (``token_k1``), weights are truncated."""
+    """The old log-probabilities are the engine's. Rejection is by token (``token_k1``), weights are truncated."""
     rows = []
     for tokens in sequences:
         row = _vanilla(tokens, formula)
@@ -187,14 +187,14 @@ def _bypass(sequences: Sequence[Tokens], formula: Formula) -> list[torch.Tensor]
 
 
 def importance(log_ratio: torch.Tensor, formula: Formula) -> torch.Tensor:
-    """Truncated weights of one sequence: of its tokens, or of their product."""
+    """Return the truncated weights of one sequence: each token's own, or that of their product."""
     if formula.rollout_is == "sequence":
         log_ratio = log_ratio.sum().expand_as(log_ratio)
     return log_ratio.exp().clamp(max=float(formula.rollout_is_threshold))
 
 
 def accepted(log_ratio: torch.Tensor, formula: Formula) -> torch.Tensor:
-    """1 where a token is kept: engine / trainer, or the sequence's geometric mean of it, is within the bounds."""
+    """Return 1 for tokens that are kept: engine / trainer, or the sequence's geometric mean of it, is within bounds."""
     if formula.rollout_rs == "seq_mean_k1":
         log_ratio = log_ratio.mean().expand_as(log_ratio)
     bounds = [float(part) for part in str(formula.rollout_rs_threshold).split("_")]

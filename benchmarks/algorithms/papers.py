@@ -1,6 +1,6 @@
-"""What each row's formula is given: settings of its own, with the numbers that the documentation and the papers name.
+"""The settings of each row's formula, with the numbers that the documentation and the papers name.
 
-Nothing of the project is read here, so a default or a preset that has gone astray shows as a difference.
+No setting is read from the project, so a default or a preset that has gone astray shows as a difference.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """By the names of ``docs/training.md`` and ``docs/credit.md``, whose defaults these are."""
+    """Settings by the names of ``docs/training.md`` and ``docs/credit.md``; the defaults are those given there."""
 
     objective: str = "rl"
     advantage: str = "grpo"
@@ -43,13 +43,13 @@ class Formula:
     rollout_rs_threshold: float | str | None = None
     bypass_loss: str = "ppo_clip"
     beta: float = 0.1
-    """The rest is DPO's."""
+    """This one and those below are DPO's."""
     label_smoothing: float = 0.0
     length_normalized: bool = False
 
     @property
     def corrects_rollouts(self) -> bool:
-        """``bypass_mode`` does so inside its loss."""
+        """Whether rollouts are corrected outside the loss; ``bypass_mode`` corrects them inside its loss."""
         return self.policy_loss != "bypass_mode" and (self.rollout_is, self.rollout_rs) != (None, None)
 
     @property
@@ -59,7 +59,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class ValueCredit:
-    """A credit scheme with a critic; ``gae_bilevel`` has the second pair for the tokens of a turn."""
+    """A credit scheme with a critic; ``gae_bilevel`` uses the second pair for the tokens of a turn."""
 
     scheme: str
     gamma: float
@@ -74,7 +74,7 @@ _DAPO_CLIP: dict[str, Any] = {**_GRPO_CLIP, "clip_ratio_high": 0.28}
 PAPERS: Mapping[str, Formula] = {
     # arXiv 2402.03300, equations 3 and 4, section 4.2: beta 0.04.
     "grpo": Formula(**_GRPO_CLIP, loss_agg_mode="seq-mean-token-mean", kl_loss_coef=0.04, kl_loss_type="k3"),
-    # arXiv 2503.20783, section 3.2: neither deviation nor length divide; a constant takes the length's place.
+    # arXiv 2503.20783, section 3.2: no division by deviation or length; a constant takes the length's place.
     "dr_grpo": Formula(**_GRPO_CLIP, normalize_by_std=False, loss_agg_mode="seq-mean-token-sum-norm"),
     # arXiv 2503.14476, equations 8 to 12.
     "dapo": Formula(**_DAPO_CLIP),

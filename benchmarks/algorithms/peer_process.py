@@ -1,7 +1,7 @@
-"""Runs in the peers' environment, which has TRL and torchrl and nothing of the project: their code on given tensors.
+"""Runs in the peers' environment, which has TRL and torchrl but nothing of the project: their code on given tensors.
 
-TRL's trainers are made as a user makes them. What is replaced is what would draw tokens: ``_generate`` returns the
-given ones, and the reward function the given rewards. Advantages, reference, importance weights and loss are TRL's.
+TRL's trainers are made as a user makes them. Only what would draw tokens is replaced: ``_generate`` returns the given
+tokens, and the reward function the given rewards. Advantages, reference, importance weights, and loss are TRL's.
 """
 
 import contextlib

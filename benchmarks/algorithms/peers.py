@@ -1,6 +1,7 @@
-"""Other libraries that have the same loss or estimator: what they are asked, and what they answer.
+"""Requests to other libraries that have the same loss or estimator, and their answers.
 
-They run in an environment of their own, in one process (``peer_process.py``) that answers a line of JSON with another.
+The libraries run in an environment of their own, in one process (``peer_process.py``) that answers each line of JSON
+with another.
 """
 
 import json
@@ -23,16 +24,16 @@ class Peer:
     trainer: str
     arguments: Mapping[str, Any]
     gives: Gives
-    """What it is compared in. With ``advantages`` loss and gradient are the paper's formula over the library's
-    advantages; with ``gae`` they and the whitening are, over the library's estimation."""
+    """What is compared. With ``advantages``, loss and gradient are the paper's formula over the library's advantages;
+    with ``gae``, they and the whitening are, over the library's estimation."""
 
 
 def by_trl(trainer: str, gives: Gives | None = None, **arguments: Any) -> Peer:
-    """A trainer of TRL with these arguments of its configuration, and two of ours.
+    """Return a trainer of TRL with these arguments of its configuration, and with arguments of ours.
 
     Args:
-        arguments: ``engine_weights`` (one of TRL's modes) and ``engine_weights_max`` take the behavior
-            log-probabilities for those of its engine; ``on_policy`` gives it no old ones, so that it takes its own.
+        arguments: ``engine_weights`` (one of TRL's modes) and ``engine_weights_max`` have TRL take the behavior
+            log-probabilities for its engine's; with ``on_policy`` it is given no old ones, so that it takes its own.
     """
     imitates = trainer in ("SFTTrainer", "DPOTrainer")
     return Peer("trl", trainer, arguments, gives or ("loss and gradient" if imitates else "everything"))
@@ -46,18 +47,18 @@ def by_torchrl() -> Peer:
 class Answer:
     loss: float
     advantages: dict[str, float] | None
-    """By sample id; of an attempt, as TRL's estimators give them."""
+    """By sample id; one number per attempt, as TRL's estimators give them."""
     gradients: dict[str, torch.Tensor]
 
 
 class PeerProcess:
-    """Answers until it is left as a context manager."""
+    """The peers' process, which answers until the context manager is left."""
 
     def __init__(self, python: Path, models: Mapping[str, Path], folder: Path, horizon: int) -> None:
         """
         Args:
             models: folders of ``policy``, ``reference`` and ``tokenizer``.
-            folder: for what it writes.
+            folder: where its log and its gradients are written.
         """
         self._folder, self._told = folder, {name: str(path) for name, path in models.items()}
         self._horizon = horizon
@@ -88,7 +89,7 @@ class PeerProcess:
         return f"{peer.library} {self.versions[peer.library]} {peer.trainer}"
 
     def train(self, peer: Peer, samples: Sequence[Mapping[str, Any]]) -> Answer:
-        """Return what a trainer of TRL makes of the samples.
+        """Return what a trainer of TRL computes from the samples.
 
         Args:
             samples: ``id``, ``group``, ``prompt``, ``completion``, ``mask`` and ``behavior`` over the completion, and

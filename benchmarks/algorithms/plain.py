@@ -1,6 +1,6 @@
 """The same step in plain PyTorch and transformers: one sequence after the other, no trie, no verl.
 
-Of the project only the samples come in, which are what is trained on.
+Only the samples, which are what is trained on, come from the project.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Step:
 
 
 def score(model: Any, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return the log-probability of every token but the first."""
+    """Return the log-probability of every token except the first."""
     with torch.no_grad():
         return [_log_p(model, ids)[0].tolist() for ids in sequences]
 
@@ -45,13 +45,13 @@ def step(
     gae: Gae = value_schemes.gae_sum,
     given: Mapping[str, float] | None = None,
 ) -> Step:
-    """Work out one step by the formulas.
+    """Compute one step by the formulas.
 
     Args:
-        critic: a value model of transformers with the weights of before the step; None where there is none.
-        horizon: tokens, what ``seq-mean-token-sum-norm`` divides by.
-        gae: the advantage estimation of a critic's values; another library's takes the place of the paper's sum.
-        given: advantages by sample id that another library worked out; None: by the formula.
+        critic: a value model of transformers with the weights from before the step; None if there is none.
+        horizon: tokens; the divisor of ``seq-mean-token-sum-norm``.
+        gae: how advantages are estimated from a critic's values: the paper's sum, or another library's function.
+        given: advantages by sample id that another library computed; None: the formula's are used.
     """
     policy, reference = _load(policy_dir), _load(reference_dir)
     sequences, energies = [], []
@@ -94,7 +94,7 @@ def step(
 def _imitated(
     policy: Any, samples: Sequence[Sample], sequences: list[losses.Tokens], formula: Formula, scale: float
 ) -> Step:
-    """The loss as it is written. What a token counts in it, ``A`` in ``-A log p``, is its derivative."""
+    """Compute the loss as written. A token's ``A``, as in ``-A log p``, is 1 or the loss's negative derivative."""
     if formula.objective == "sft":
         loss = losses.aggregate([-tokens.log_p for tokens in sequences], formula.loss_agg_mode, scale)
         factors = [torch.ones_like(tokens.log_p) for tokens in sequences]
@@ -121,14 +121,14 @@ def _trained(sample: Sample) -> torch.Tensor:
 
 
 def _log_p(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of the distributions after each token but the last: log p of the next token, entropy, sum of squares."""
+    """Return log p of the next token, entropy, and sum of squares, after each token except the last."""
     everything = model(torch.tensor([list(ids)])).logits[0, :-1].log_softmax(-1)
     chosen = everything.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     return chosen, -(everything.exp() * everything).sum(-1), everything.exp().square().sum(-1)
 
 
 def _values(critic: Any, sample: Sample) -> torch.Tensor:
-    """Before each trained token: the head's output at the token before it."""
+    """Return the value before each trained token: the head's output at the token before it."""
     return critic(torch.tensor([list(sample.token_ids)])).logits[0, :, 0][_trained(sample) - 1]
 
 
@@ -153,7 +153,7 @@ def _advantages(
     value_credit: ValueCredit | None,
     gae: Gae,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Advantages, and what the critic should have said (NaN where nothing is learned)."""
+    """Return advantages, and what the critic should have said (NaN where nothing is learned)."""
     detached = None if values is None else [vector.detach() for vector in values]
     if value_credit is not None:
         assert detached is not None
@@ -179,7 +179,7 @@ def _advantages(
 def _by_scheme(
     sample: Sample, values: torch.Tensor, credit: ValueCredit, gae: Gae
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The calls of a sample follow each other, and each one's credit is its reward."""
+    """Apply a credit scheme to a sample's calls, which follow each other; each call's credit is its reward."""
     lengths = [segment.end - segment.start for segment in sample.segments]
     rewards_K = torch.tensor([segment.credit for segment in sample.segments])
     return value_schemes.by_scheme(rewards_K, values.split(lengths), credit, gae)
@@ -200,7 +200,7 @@ def _without_rejected(tokens: losses.Tokens, sample: Sample, formula: Formula) -
 
 
 def _learn_values(found: Step, critic: Any, values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Half the mean squared error; on the first step no value has moved, so nothing is clipped."""
+    """Add the value loss, half the mean squared error; on the first step no value has moved, so nothing is clipped."""
     said, target = torch.cat(list(values)), torch.cat(list(targets))
     learned = ~target.isnan()
     loss = (said[learned] - target[learned]).square().mean() / 2

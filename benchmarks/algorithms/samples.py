@@ -13,20 +13,20 @@ from lightning_trainer.types import Sample, Segment
 _GROUPS, _ATTEMPTS, _SEED = 3, 4, 7
 
 Score = Callable[[Sequence[Sequence[int]]], Sequence[Sequence[float]]]
-"""Log-probabilities of every token of each sequence but its first."""
+"""Log-probabilities of every token of each sequence except its first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the samples, where another library can be given only some."""
+    """The shape of the samples, for libraries that can be given only some."""
 
     two_calls_are_rows: bool = False
-    """Every call has a reward and is a row of its own; else an attempt has one and is one."""
+    """Every call has a reward and is a row of its own; otherwise every attempt has one and is a row."""
     one_call: bool = False
     """No attempt has a second call."""
     noise_nats: float = 0.25
     reward_scale: float = 1.0
-    """Of rewards between 0 and 1; with a large one it does not matter what is added to a deviation."""
+    """Factor of rewards between 0 and 1; with a large one it does not matter what is added to a deviation."""
 
 
 def batch(score: Score, vocabulary: int, shape: Shape) -> list[Sample]:

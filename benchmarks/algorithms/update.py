@@ -1,4 +1,4 @@
-"""A real update for every case, and how far it is from the others': loss, advantages, gradients of both models."""
+"""A real update for every case, and how far it is from its references: loss, advantages, gradients of both models."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -30,13 +30,13 @@ class Comparison:
     """A library with its version, or the paper's formula in plain PyTorch."""
     loss: float
     loss_difference: float | None
-    """As a share of the other one; the worst of policy term, whole loss and value loss. None: not compared."""
+    """As a share of the other side's; the worst of policy term, whole loss, and value loss. None: not compared."""
     gradient: float
-    """The largest of the other one, of all parameters."""
+    """The largest entry of the other side's gradient, over all parameters."""
     gradient_difference: float
     """As a share of the largest."""
     advantage_difference: float | None
-    """As a share of the largest advantage, where that is above 1."""
+    """As a share of the largest advantage if that is above 1, otherwise absolute."""
     tokens_trained: int
 
     @property
@@ -72,7 +72,7 @@ def write_models(source: Path, folder: Path) -> tuple[Path, Path]:
 def compare(
     case: Case, policy_dir: Path, reference_dir: Path, attention: str, peers: PeerProcess | None
 ) -> list[Comparison]:
-    """Make the update once; compare it with the formula, and with another library where there is one."""
+    """Make the update once; compare it with the formula, and with another library if there is one."""
     model: Any = AutoModelForCausalLM.from_pretrained(policy_dir, dtype=torch.float32)
     batch = samples.batch(lambda sequences: plain.score(model, sequences), model.config.vocab_size, case.shape)
     batch = imitation.batch(batch, case.formula)
@@ -112,7 +112,7 @@ def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) 
             model_dir=policy_dir,
             reference_dir=reference_dir,
             advantage="credit" if case.value_credit else case.algorithm.advantage,
-            # One update: the loss alone, whatever schedule its paper has (``update/test_schedule.py`` has those).
+            # One update: the loss alone, without its paper's schedule, which ``update/test_schedule.py`` tests.
             algorithm=case.algorithm.model_copy(update={"mini_batches": 1, "ppo_epochs": 1}),
             value_credit=case.value_credit,
             horizon=HORIZON,
@@ -169,7 +169,10 @@ def _against_library(case: Case, ours: Ours, answer: Answer, name: str, loss: fl
 
 
 def _off(ours: float, theirs: float) -> float:
-    """As a share; as it is where the loss is nothing, as with a ratio of 1 and advantages that add up to 0."""
+    """Return the difference as a share, or absolute if the loss is nearly 0.
+
+    It is with a ratio of 1 and advantages that add up to 0.
+    """
     return ours / theirs - 1 if abs(theirs) > 1e-6 else ours - theirs
 
 
@@ -196,7 +199,7 @@ def _as_json(sample: Sample) -> dict[str, Any]:
 
 
 def _kept(host: Any) -> dict[str, torch.Tensor]:
-    """Keep the gradients that the optimizer is given, at its own step."""
+    """Return a dict that receives the gradients that the optimizer is given, when it steps."""
     kept: dict[str, torch.Tensor] = {}
 
     def keep(*_: Any) -> None:

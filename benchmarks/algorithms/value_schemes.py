@@ -11,7 +11,7 @@ import torch
 from benchmarks.algorithms.papers import ValueCredit
 
 Gae: TypeAlias = Callable[[torch.Tensor, torch.Tensor, float, float], torch.Tensor]
-"""Of rewards, the values before them, gamma and lambda; nothing comes after the last."""
+"""A function of rewards, the values before them, gamma, and lambda; nothing comes after the last reward."""
 
 
 def gae_sum(rewards: torch.Tensor, values: torch.Tensor, gamma: float, lam: float) -> torch.Tensor:
@@ -31,8 +31,8 @@ def by_scheme(
     """Return, for the sampled tokens of all calls, advantages and what the critic should have said (NaN: nothing).
 
     Args:
-        rewards_K: of each call.
-        values_KL: the critic's, before each sampled token of each call.
+        rewards_K: the reward of each call.
+        values_KL: the critic's values, before each sampled token of each call.
     """
     return _SCHEMES[credit.scheme](rewards_K, values_KL, credit, gae)
 
@@ -40,7 +40,7 @@ def by_scheme(
 def _turns(
     rewards_K: torch.Tensor, values_KL: Sequence[torch.Tensor], credit: ValueCredit, gae: Gae
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """ArCHer, arXiv 2402.19446: a call is a time step, and its state is what it was asked."""
+    """ArCHer, arXiv 2402.19446: a call is a time step, and its state is its prompt."""
     states_K = torch.stack([values_L[0] for values_L in values_KL])
     found_K = gae(rewards_K, states_K, credit.gamma, credit.lam)
     advantages, targets = [], []
@@ -66,8 +66,8 @@ def _bilevel(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """VAGEN, arXiv 2510.16907, section "Bi-Level General Advantage Estimation".
 
-    Over turns first, with the values before their last tokens. Inside a turn the last token's advantage is the turn's:
-    a reward that makes its delta just that.
+    Estimate over turns first, with the values before their last tokens. Inside a turn, the last token's advantage is
+    the turn's: its reward is chosen so that its delta is exactly that.
     """
     ends_K = torch.stack([values_L[-1] for values_L in values_KL])
     found_K = gae(rewards_K, ends_K, *_of(credit))

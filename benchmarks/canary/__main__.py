@@ -1,13 +1,13 @@
-"""How a canary decides: simulated deployments of a version that is worse, as good, and better than the live one.
+"""How a canary decides: simulated deployments of versions that are worse, as good, and better than the live one.
 
     python -m benchmarks.canary                       # 500 of each, some minutes
     python -m benchmarks.canary --deployments 50      # quicker
     python -m benchmarks.canary --real                # once with real engines: the calculator agent, some 15 minutes
 
-One deployment is 20,000 live rollouts that succeed or fail, of which a tenth is the candidate's, and the decision is
-``versions/sequential.py``'s, which the daemon uses. The claims, each of which ends the program with 1 where it fails:
-a version that is 10 points worse is refused after at most 5 % of the traffic was answered by it in 95 % of the
-deployments, one that is as good is refused in at most 5 %, one that is 5 points better is promoted in 90 %.
+One deployment is 20,000 live rollouts that succeed or fail, a tenth of which the candidate answers;
+``versions/sequential.py``, which the daemon uses, decides. The program ends with 1 if one of these claims fails: a
+version that is 10 points worse is refused after it answered at most 5 % of the traffic in 95 % of the deployments, one
+that is as good is refused in at most 5 %, one that is 5 points better is promoted in 90 %.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Deployments by chance: rollouts come one by one, a share of them is the candidate's, each succeeds or does not."""
+"""Simulated deployments: rollouts come one by one, the candidate answers a share, each succeeds or fails by chance."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ LOOK_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """How one ended."""
+    """How a deployment ended."""
 
     decision: Decision
     candidate: int
@@ -24,7 +24,7 @@ class Deployment:
 def deploy(
     live: float, candidate: float, *, traffic: int, share: float, error: float, tolerance: float, most: int, seed: int
 ) -> Deployment:
-    """Run one deployment of two success rates."""
+    """Simulate one deployment with these success rates of the live version and of the candidate."""
     generator = random.Random(seed)
     old: Counter[float] = Counter()
     new: Counter[float] = Counter()

@@ -1,8 +1,8 @@
-"""Once for real: the calculator agent in use, its engine, its trainer, and the engine of a candidate beside them.
+"""Canaries with real engines: the calculator agent in use, its engine and trainer, and a candidate's engine.
 
-Live traffic is what the policy learns from: every question is asked seven times, by a pool of people that never waits
-for the trainer. Version 1 is trained from version 0 and answers half of the rollouts until its canary decides. With the
-learning rate of ``harmful`` the step ruins the model; with that of ``harmless`` it hardly moves it.
+The policy learns from live traffic: every question is asked seven times, by a pool of people that never waits for the
+trainer. Version 1 is trained from version 0 and answers half of the rollouts until its canary decides. With the
+learning rate of ``harmful`` the step ruins the model; with that of ``harmless`` it hardly changes it.
 """
 
 import json
@@ -22,11 +22,11 @@ from benchmarks.common.processes import in_own_process
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
 _PEOPLE = 24
-"""Who ask at the same time."""
+"""People who ask at the same time."""
 _ASKED = 7
 """Times that a question is asked: the policy's group_size."""
 _TEMPERATURE = 0.4
-"""Of the agent in use: at 1.0 it is right in 4 % before training, too few to lose any."""
+"""Of the agent in use: at 1.0 it is right in 4 % before training, too few for a loss to show."""
 _CANARY = """group_by = "task"
 
 [policy.canary]
@@ -34,7 +34,7 @@ share = 0.5
 tolerance = 0.15
 """
 _PATIENCE_S = 1800.0
-"""For a candidate and its canary's decision, on a slow machine."""
+"""How long to wait for a candidate and its canary's decision, on a slow machine."""
 _LOOK_EVERY_S = 10.0
 KINDS = {"harmful": ("1e-3", "refused"), "harmless": ("1e-6", "promoted")}
 """Learning rate of the step that makes the candidate, and what its canary should decide."""
@@ -50,7 +50,7 @@ class Decided:
     live: int
     """Rollouts that the live version answered meanwhile."""
     means: tuple[float, float]
-    """Of the rewards, the candidate's first."""
+    """Mean rewards, the candidate's first."""
     failed: int
     """Rollouts that ended in an error, of the whole traffic."""
     seconds: float
@@ -78,7 +78,7 @@ def configuration(rate: str) -> str:
     """Return the calculator's ``lightning.toml`` with that learning rate, from the first step on, and a canary.
 
     Raises:
-        ValueError: the example's learning rate is not written as here.
+        ValueError: the example does not have each of the settings that are replaced here exactly once.
     """
     text = example_configuration("calculator")
     for said, wanted in {"lr = 3e-5": f"lr = {rate}", "warmup_steps = 2": "warmup_steps = 0"}.items():

@@ -1,4 +1,4 @@
-"""The capture side measured: what it costs, what it loses, what it takes, and whether every framework is complete.
+"""Capture, measured: what it costs, what it loses, what it ingests, and whether every framework's calls are complete.
 
     python -m benchmarks.capture                      # everything, at the sizes that the goals are stated for
     python -m benchmarks.capture --quick              # the same in minutes, rougher
@@ -7,10 +7,10 @@
     python -m benchmarks.capture --only ingest --spans 500000      # a size of its own
     python -m benchmarks.capture --json figures.json  # figures, goals and verdicts, for machines
 
-Peers run beside ours in the same run; they are installed into an environment of their own (benchmarks/peers.txt).
-CPU-seconds and ratios are reported rather than times wherever that is possible: other work on the machine disturbs
-them less. The exit status is 0 even where a goal is missed: the table says so. The full ingest writes a million spans,
-about 8 GB, into the temporary folder (TMPDIR) and removes them.
+Peers run next to ours in the same run; they are installed into an environment of their own
+(benchmarks/common/peers.txt). CPU-seconds and ratios are reported instead of times wherever that is possible: other
+work on the machine disturbs them less. The exit status is 0 even if a goal is missed: the table says so. The full
+ingest writes a million spans, about 8 GB, into the temporary folder (TMPDIR) and removes them.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A program whose daemon is absent, hangs or answers 500, beside one without instrumentation: time a call."""
+"""A program whose daemon is absent, hangs, or answers 500, compared with one without instrumentation: time a call."""
 
 import time
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Several programs that do the same thing, in turns, so that whatever else the machine does falls on all of them."""
+"""Several programs that do the same thing, in turns, so that other load on the machine falls on all of them."""
 
 import statistics
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ class Measured:
     cpu_ms: float
     """CPU a call, median of the blocks."""
     added_cpu_ms: float
-    """Over the first program: median of the differences of blocks that followed each other."""
+    """More than the first program's: median of the differences of blocks that followed each other."""
     quiet_cpu_ms: float
-    """CPU a call at quiet moments: what 19 of 20 calls cost the calling thread at least, and delivery.
+    """CPU a call at quiet moments: the 5th percentile of the calling thread's CPU, and delivery.
 
-    A neighbor on the same core makes a call up to twice as dear and never cheaper, and there are quiet moments as long
-    as a call where there are none as long as a block. Between two programs that were the same, the cheapest of 80
-    blocks differed by up to 0.32 ms, the twentieth of their calls by up to 0.16.
+    A neighbor on the same core makes a call up to twice as expensive and never cheaper, and there may be quiet moments
+    as long as a call when there are none as long as a block. Between two identical programs, the cheapest of 80 blocks
+    differed by up to 0.32 ms, the 5th percentile of their calls by up to 0.16.
     """
     delivery_cpu_ms: float
-    """Of ``cpu_ms``, what is used beside the calls: by other threads, and to wait for delivery."""
+    """The part of ``cpu_ms`` that is used outside the calls: by other threads, and to wait for delivery."""
     added_wall_ms: float
 
 
 def take_turns(children: Sequence[Child], *, calls: int, blocks: int) -> list[Measured]:
-    """Measure each; the first is what the others are compared with. Each ends with ``end`` afterwards."""
+    """Measure each program; the others are compared with the first. The caller ends each with ``end`` afterwards."""
     for child in children:
         child.ask("go", max(3, calls // 10))
     turns = []

@@ -1,13 +1,13 @@
-"""CPU that an instrumentation adds to a model call, delivery to a receiver included, beside its peers.
+"""CPU that an instrumentation adds to a model call, delivery to a receiver included, compared with its peers.
 
 ``ids-asked``: the program itself asks for token ids and logprobs, so every instrumentation sees the same large answer.
-``ids-added``: the program asks for neither and ours adds them (a host that the user named): cutting them out counts as
-ours, and so does the reading of the larger answer, which is measured by itself and said.
-``text``: an ordinary call to a host that nobody named; no ids.
+``ids-added``: the program asks for neither, and ours adds them (for a host that the user named): cutting them out
+counts as ours, and so does reading the larger answer, which is also measured alone and reported.
+``text``: an ordinary call to a host that the user did not name; no ids.
 
 There are two figures. The goal is judged at quiet moments, the 5th percentile of the calls (see ``alternating``): other
-work on the machine (memory, caches, a neighbor on the same core) makes a call dearer and never cheaper, so this is the
-instrumentation's own work and the least of what a user will see. Beside it stands the median of the differences, which
+work on the machine (memory, caches, a neighbor on the same core) makes a call more expensive and never cheaper, so this
+is the instrumentation's own work and the least that a user will see. The other is the median of the differences, which
 is what a call costs more on this machine as it is.
 """
 
@@ -97,7 +97,7 @@ def _agent(name: str, python: str, case: str, urls: tuple[str, str], folder: Pat
 
 
 def larger_answer_ms(engine: str, answers: int) -> float:
-    """Return CPU a call, of the reading thread, that the ids and logprobs cost whoever only reads the bytes.
+    """Return the CPU a call that ids and logprobs cost a thread that only reads the bytes.
 
     No instrumentation that asks for ids can avoid it.
     """
@@ -110,6 +110,6 @@ def larger_answer_ms(engine: str, answers: int) -> float:
             client.post(f"{engine}/v1/chat/completions", json=body).raise_for_status()
             return time.thread_time() - began_s
 
-        # One after the other, so that whatever else the machine does falls on both.
+        # One after the other, so that other load on the machine falls on both.
         added_s = [cpu_s({**small, **extra}) - cpu_s(small) for _ in range(answers)]
     return statistics.median(added_s[answers // 10 :]) * 1e3

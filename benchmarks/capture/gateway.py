@@ -1,8 +1,8 @@
-"""What the gateway adds to a call: latency, CPU, first-token delay, and memory after it all, against the engine itself.
+"""What the gateway adds to a call to the engine: latency, CPU, and first-token delay; and its memory after many calls.
 
 The engine is scripted, in a process of its own, and answers at once; the gateway records every call in a real store.
-Direct and through the gateway take turns, block by block. A call waits for its record's commit, so one fsync of this
-disk is part of what is added; it is timed alone beside it.
+Direct calls and calls through the gateway take turns, block by block. A call waits for its record's commit, so one
+fsync of this disk is part of what is added; it is also timed alone.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _PATH = "/v1/chat/completions"
 _BLOCKS = 4
 _CONCURRENCIES = (1, 64)
 _CROWDS = 3
-"""Of streams, before memory is looked at: what the allocator keeps for the next one grows over the first ones."""
+"""Crowds of streams before memory is measured: what the allocator keeps for the next one grows over the first ones."""
 
 
 def run(sizes: Sizes, folder: Path) -> list[Row]:
@@ -50,7 +50,7 @@ def _gateway(engine: str, folder: Path) -> Child:
 
 
 def _whole(engine: str, sizes: Sizes, folder: Path) -> list[Row]:
-    """Answers in one piece, at concurrency 1 and 64."""
+    """Measure answers in one piece, at concurrency 1 and 64."""
     rows = []
     with _gateway(engine, folder) as gateway:
         url = gateway.read()["url"]
@@ -81,7 +81,7 @@ def _whole(engine: str, sizes: Sizes, folder: Path) -> list[Row]:
 
 
 def _fsync_ms(path: Path) -> float:
-    """Appending as much as a record of the store's log has, at p50."""
+    """Return the p50, in ms, of appending as much as a record of the store's log has."""
     taken_s = []
     with path.open("wb", buffering=0) as file:
         for _ in range(50):
@@ -111,7 +111,7 @@ def _latency(direct: Sequence[Timing], through: Sequence[Timing], concurrency: i
 
 
 def _streams(engine: str, sizes: Sizes, folder: Path) -> list[Row]:
-    """Streams of 128 tokens that come one by one: first-token delay, then very many at once."""
+    """Measure streams of 128 tokens that come one by one: first-token delay, then very many at once."""
     rows = []
     with _gateway(engine, folder) as gateway:
         url = gateway.read()["url"]

@@ -1,6 +1,6 @@
-"""Spans per CPU-second of the daemon, from the socket to the commit, and whether its memory stays where it is.
+"""Spans per CPU-second of the daemon, from the socket to the commit, and whether its memory stays constant.
 
-Beside it, in the same run and on the same bodies, what the parts alone take: inflating, parsing, and writing the rows.
+In the same run and on the same bodies, the parts are measured alone: inflating, parsing, and writing the rows.
 """
 
 import http.client
@@ -51,10 +51,10 @@ def run(sizes: Sizes, folder: Path) -> list[Row]:
 
 
 class _Memory:
-    """Resident memory, the most in each fifth of the way; the first is warming up.
+    """Resident memory: the most in each fifth of the run, of which the first warms up.
 
-    The most, because a single look depends on how many requests are being stored at that moment: between 99 and 121 MiB
-    were seen of a daemon whose peak was the same in every fifth.
+    The most, because a single look depends on how many requests are being stored at that moment: looks at a daemon
+    whose peak was the same in every fifth saw between 99 and 121 MiB.
     """
 
     def __init__(self, daemon: Child) -> None:
@@ -75,7 +75,7 @@ class _Memory:
 
 
 def _send(url: str, bodies: Bodies, spans: int, memory: _Memory) -> int:
-    """Send from a few connections in turns: the next body is made while the daemon stores the last ones."""
+    """Send over a few connections in turns: the next body is made while the daemon stores the last ones."""
     place = urlsplit(url)
     connections = [
         http.client.HTTPConnection(place.hostname or "", place.port, timeout=120) for _ in range(_CONNECTIONS)
@@ -107,7 +107,7 @@ def _send(url: str, bodies: Bodies, spans: int, memory: _Memory) -> int:
 
 
 def _references(bodies: Bodies, spans: int, folder: Path) -> list[Row]:
-    """The least that any receiver spends on the same bodies."""
+    """Measure the least that any receiver spends on the same bodies."""
     import gzip
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

@@ -1,4 +1,4 @@
-"""What is lost and doubled on the way to the store when things go wrong; ours beside the standard BatchSpanProcessor.
+"""Spans lost and doubled on the way to the store when things go wrong; ours and the standard BatchSpanProcessor's.
 
 Each case has a daemon and a spool of its own. Spans are numbered by name, so the store itself says what is missing.
 """
@@ -19,7 +19,7 @@ SECTION = "loss"
 _MOST_MEMORY_MIB = 256
 _SECONDS_A_KILL = 8.0
 _ORPHANS_QUIET_S = 15.0
-"""The daemon looks for spools of dead processes every few seconds."""
+"""The daemon looks for spools of dead processes only every few seconds."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Place:
 
     def outcome(self, expected: Iterable[str], *, column: str = "name", **said: object) -> Outcome:
         wanted = set(expected)
-        # Nothing of a standard writer that has ended can still be under way.
+        # Once a standard writer has ended, none of its spans can still be under way.
         quiet_s = _ORPHANS_QUIET_S if self.client == "ours" else 1.0
         stored.wait_for(self.store, len(wanted), quiet_s=quiet_s)
         found: Counter[str] = stored.names(self.store, column)
@@ -95,7 +95,7 @@ def burst(place: Place, sizes: Sizes) -> Outcome:
 
 
 def outage(place: Place, sizes: Sizes) -> Outcome:
-    """The daemon is away from the first span on; four of five are written before it comes."""
+    """Start the daemon only after the writer: four of five spans are written while it is down."""
     spans = max(200, int(40 * sizes.outage_s))
     with place.writer("--name", "w", "--spans", spans, "--seconds", 1.25 * sizes.outage_s) as writer:
         time.sleep(sizes.outage_s)
@@ -106,10 +106,10 @@ def outage(place: Place, sizes: Sizes) -> Outcome:
 
 
 def killed_daemon(place: Place, sizes: Sizes) -> Outcome:
-    """The daemon is killed with -9 in the middle of ingest, and comes back; spans are written all the while."""
+    """Kill the daemon with -9 in the middle of ingest and restart it, again and again, while spans are written."""
     daemon = place.start_daemon()
     kills = 0
-    # Slow enough that what waits when a daemon comes back is less than what is stored until it is killed again.
+    # Slow enough that fewer spans wait when a daemon comes back than are stored before it is killed again.
     seconds = _SECONDS_A_KILL * sizes.kills
     with place.writer("--name", "w", "--spans", sizes.killed_spans, "--seconds", seconds) as writer:
         for kill in range(1, sizes.kills + 1):
@@ -125,7 +125,7 @@ def killed_daemon(place: Place, sizes: Sizes) -> Outcome:
 
 
 def killed_agent(place: Place, sizes: Sizes) -> Outcome:
-    """The program is killed with -9 right after a call returned."""
+    """Kill the program with -9 right after a call returned."""
     place.start_daemon()
     returned: list[str] = []
     with Child("common.servers.engine") as engine:

@@ -1,4 +1,4 @@
-"""How much of everything: ``FULL`` is what the goals are for, ``QUICK`` takes minutes, ``TINY`` keeps it working."""
+"""Sizes of the measurements: goals are stated for ``FULL``, ``QUICK`` takes minutes, ``TINY`` only tests the code."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Sizes:
     name: str
     cost_calls: int
-    """Calls a block, delivered before it ends; blocks of all instrumentations alternate. Short ones: a machine is quiet
-    for moments and not for seconds."""
+    """Calls a block, delivered before it ends; blocks of all instrumentations alternate. They are short, because a
+    machine is quiet for moments and not for seconds."""
     cost_blocks: int
     burst_spans: int
     outage_s: float
@@ -21,9 +21,9 @@ class Sizes:
     ingest_spans: int
     gateway_calls: int
     gateway_warm_up: int
-    """Calls before memory is looked at: by then the caches, which are bounded, are full."""
+    """Calls before memory is measured: by then the caches, which are bounded, are full."""
     streams: int
-    """At once; and beside them ``alone`` one after the other in each block, a token every ``token_pause_s``."""
+    """At once; and ``alone`` of them one after the other in each block. A token comes every ``token_pause_s``."""
     absent_calls: int
     absent_blocks: int
     rollouts: int
@@ -32,7 +32,7 @@ class Sizes:
     alone: int = 4
     token_pause_s: float = 0.005
     larger_answers: int = 200
-    """Of each kind, read by themselves for what the larger answer costs."""
+    """Answers of each kind that are read alone, to measure what the larger answer costs."""
 
 
 FULL = Sizes(

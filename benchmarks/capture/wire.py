@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client that costs next to nothing, so that what is measured is the server: one request at a time."""
+"""An HTTP/1.1 client that costs next to nothing, so that the server is what is measured: one request at a time."""
 
 import asyncio
 import json
@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 class Timing:
     status: int
     first_s: float
-    """Until the first piece of content."""
+    """Seconds until the first piece of content."""
     total_s: float
     size: int
 
 
 class Connection:
-    """A kept connection; as an async context manager it is closed at the end."""
+    """A connection that is kept open until the async context manager is left."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
@@ -32,7 +32,11 @@ class Connection:
         self._writer.close()
 
     async def post(self, path: str, body: bytes) -> Timing:
-        """Raises OSError or EOFError: the server hung up."""
+        """Post a body and time its answer.
+
+        Raises:
+            OSError or EOFError: the server hung up.
+        """
         head = (
             f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n\r\n"
@@ -52,7 +56,7 @@ class Connection:
             chunk = await self._reader.readexactly(length + 2)
             if length == 0:
                 return Timing(status, first_s, time.perf_counter() - began_s, size)
-            # The first chunk says who speaks, the second brings the first token.
+            # The first chunk has only the role, the second brings the first token.
             if not first_s and b'"content":"w' in chunk:
                 first_s = time.perf_counter() - began_s
             size += length

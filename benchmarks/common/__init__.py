@@ -1,1 +1,1 @@
-"""What several benchmarks use: tables of figures, processes, peers' environments, daemons and a recorded history."""
+"""Shared by several benchmarks: tables of figures, processes, peers' environments, daemons, and a recorded history."""

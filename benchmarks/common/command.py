@@ -1,4 +1,4 @@
-"""The command line of a benchmark that is made of sections: some of them, smaller, or as JSON for machines."""
+"""The command line of a benchmark made of sections: all or some, smaller if wanted, also as JSON for machines."""
 
 import argparse
 import json

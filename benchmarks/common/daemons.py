@@ -35,9 +35,9 @@ def example_configuration(name: str) -> str:
 
 @contextmanager
 def running_daemon(folder: Path, policy: str) -> Iterator[str]:
-    """Yield the daemon's URL once it is ready to train; the client in this process is told where it is.
+    """Yield the daemon's URL once it is ready to train; the environment tells the client in this process where it is.
 
-    It ends with the block, also where SIGTERM ends this process.
+    The daemon ends with the block, even if SIGTERM ends this process.
     """
     command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
     with ends_at_sigterm():
@@ -47,7 +47,7 @@ def running_daemon(folder: Path, policy: str) -> Iterator[str]:
             url = _wait_until_collecting(daemon, folder, policy)
             os.environ |= {
                 "LIGHTNING_ENDPOINT": url,
-                "LIGHTNING_TOKEN": "none",  # as configured; that of another daemon may be exported
+                "LIGHTNING_TOKEN": "none",  # as configured; the environment may have another daemon's
                 "OTEL_SDK_DISABLED": "false",
                 "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
                 "OPENAI_BASE_URL": f"{url}/v1",
@@ -91,7 +91,7 @@ def policy_status(url: str, policy: str) -> dict:
 
 
 def cpu_s_of_all() -> float:
-    """CPU-seconds of this process and of those that it began (agent, daemon, engine and trainer) up to now."""
+    """Return CPU-seconds so far of this process and of those that it started (agent, daemon, engine, and trainer)."""
     total = 0.0
     for process in (me := psutil.Process(), *me.children(recursive=True)):
         try:
@@ -105,7 +105,7 @@ def cpu_s_of_all() -> float:
 def _wait_until_collecting(daemon: subprocess.Popen, folder: Path, policy: str) -> str:
     announced = folder / "state" / "daemon.json"
     while daemon.poll() is None:
-        url = announced_url(announced)  # not that of a daemon that was killed
+        url = announced_url(announced)  # ignores a daemon that was killed
         if url is not None and policy_status(url, policy)["phase"] == "collecting":
             return url
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""A store with a long history, written fast: rows in bulk, bodies by the store's own codecs with their ids put in.
+"""A store with a long history, written fast: rows in bulk, and bodies of the store's own codecs with their ids put in.
 
 An attempt is ten spans: a root, six calls as the client records them, three records of the gateway. Nine tenths of the
 attempts were taken by steps, one in twenty is an evaluation, some wait for a step, and some never ended.
@@ -59,7 +59,7 @@ def make(state_dir: Path, *, spans: int, steps: int) -> History:
         _put_totals(connection, attempts, steps)
         connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode=WAL")
-    # As the steps of a run have left it, one line a step: the last one says how far it has come.
+    # A run's file has one line a step: the last one says how far the run has come.
     (state_dir / "metrics").mkdir()
     (state_dir / "metrics" / f"{POLICY}.jsonl").write_text(f'{{"policy": "{POLICY}", "step": {steps}}}\n')
     size = path.stat().st_size
@@ -79,7 +79,7 @@ def _mode(number: int) -> str:
 
 
 def _step_of(number: int, attempts: int, steps: int) -> int | None:
-    """Return the step that has taken an attempt; those at the end wait for one, or have not ended."""
+    """Return the step that has taken an attempt; None for evaluations and for the last attempts, which wait or run."""
     if number >= attempts - _left(attempts) or _mode(number) == "evaluate":
         return None
     return 1 + number * steps // (attempts - _left(attempts))
@@ -94,7 +94,7 @@ def _running(number: int, attempts: int) -> bool:
 
 
 class _Body:
-    """The bytes of one kind of span, but for what differs from attempt to attempt."""
+    """The bytes of one kind of span, except for what differs from attempt to attempt."""
 
     def __init__(self, span: Span) -> None:
         self._body = encode_span(span)
@@ -191,7 +191,7 @@ def _span_rows(number: int, attempts: int) -> Iterator[tuple]:
         if index == 0 and _running(number, attempts):
             kind = call
         seq = number * _OF_AN_ATTEMPT + index + 1
-        # The gateway's record is of the same response as the client's.
+        # The gateway's record has the same response id as the client's call.
         response = f"response-{number * 8 + (index if index < 7 else index - 6):012d}"
         body = kind.of(trace, f"{seq:016x}", name, response)
         span = kind.span

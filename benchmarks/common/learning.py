@@ -23,8 +23,8 @@ class Learning:
     tasks: int
     """Groups of a step, of 7 attempts each."""
     ways: tuple[Callable[[Any], Any], ...] = ()
-    """What is changed in each request of the agent's model (LangChain's ``ModelRequest``), step by step in turn; module
-    level functions, since another process calls them. Empty: nothing."""
+    """Changes to each request of the agent's model (LangChain's ``ModelRequest``), one a step, in turn; functions at
+    module level, since another process calls them. Empty: no change."""
     lr: float | None = None
     """None: the quickstart's."""
     policy: str = ""
@@ -32,7 +32,7 @@ class Learning:
 
 
 def learned(learning: Learning) -> list[dict[str, Any]]:
-    """Train, and return each step's row of metrics with ``cpu_s``: CPU-seconds of all since the first step."""
+    """Train, and return each step's row of metrics with ``cpu_s``: CPU-seconds of all processes since the beginning."""
     began = time.perf_counter()
     rows = in_own_process(_train, learning)
     print(f"{learning.name}: {learning.steps} steps in {time.perf_counter() - began:.0f} s", flush=True)
@@ -61,7 +61,7 @@ def _with(text: str, setting: str, other: str) -> str:
 
 
 def _steps(learning: Learning) -> list[float]:
-    """CPU-seconds of all processes at the beginning and after each step."""
+    """Train step by step; return CPU-seconds of all processes at the beginning and after each step."""
     sys.path.insert(0, str(_EXAMPLE))
     from agent import solve  # pyright: ignore[reportMissingImports]
     from langchain.agents.middleware import AgentMiddleware, wrap_model_call

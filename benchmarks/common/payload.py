@@ -1,6 +1,6 @@
 """What a typical model call leaves on a span: 512 prompt ids, 128 sampled ids with logprobs, and the messages.
 
-Spans are written as text with places to fill in, since millions of them are needed: only ids and numbers differ.
+Spans are encoded once, with places to fill in, since millions of them are needed: only ids and numbers differ.
 """
 
 import gzip
@@ -41,10 +41,10 @@ def attributes(seed: int = 0) -> dict[str, str | int | bytes | list[str]]:
 
 
 class Bodies:
-    """OTLP requests of many spans, each a request of its own laid end to end, as the client sends them.
+    """OTLP requests of many spans, made of requests of one span each, laid end to end as the client sends them.
 
-    The token ids of neighbors differ, so that compression finds no more to save than it does in real bodies, and the
-    ids of traces and spans are scattered, so that the store's index grows in all places as it does with random ones.
+    The token ids of neighbors differ, so that compression saves no more than in real bodies, and the ids of traces and
+    spans are scattered, so that the store's index grows in all places, as it does with random ones.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Bodies:
         )
 
     def requests(self, spans: int, *, at_once: int = 512, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Return (number of spans, gzipped body) until there were so many spans, numbered from ``first``."""
+        """Yield (number of spans, gzipped body) until there were ``spans`` of them, numbered from ``first``."""
         for begin in range(0, spans, at_once):
             count = min(at_once, spans - begin)
             body = b"".join(self.span(first + begin + offset) for offset in range(count))
@@ -69,7 +69,7 @@ class Bodies:
 
 
 def _scattered(number: int) -> int:
-    """Different numbers stay different: the factor is odd (2**64 over the golden ratio)."""
+    """Return a scattered id. Different numbers stay different: the factor is odd (2**64 over the golden ratio)."""
     return number * 0x9E3779B97F4A7C15 % 2**64
 
 

@@ -1,6 +1,6 @@
 """Environments of the projects that ours is measured against, made on demand: ``.bench-peers`` from ``peers.txt``.
 
-Installed as the project's own environment is (``environment/install.py``), from where the user's configuration says.
+They are installed as the project's own environment is (``environment/install.py``), from the user's configured index.
 """
 
 import hashlib

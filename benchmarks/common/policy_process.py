@@ -1,8 +1,8 @@
-"""Everything that a policy's loop and routes ask the store, in a process of its own: neither engine nor trainer.
+"""A policy's loop and routes without engine and trainer, in a process of their own: all that they ask the store.
 
     python -m benchmarks.common.policy_process STATE_DIR [--retention-size SIZE]
 
-The loop collects, for more groups than there are; the metrics have been started; the sweep runs; the routes are served.
+The loop collects for more groups than there are, metrics are recorded, retention runs, and the routes are served.
 Prints its URL as soon as it answers.
 """
 
@@ -45,7 +45,7 @@ POLICY = "support"
 
 @dataclass(frozen=True)
 class _Absent:
-    """An engine's status where there is none."""
+    """The status of an engine that does not exist."""
 
     pid: int | None = None
     node: str | None = None

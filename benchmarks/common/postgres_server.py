@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own: in a temporary folder, on a free port of loopback, gone at the end."""
+"""A private PostgreSQL server: in a temporary folder, on a free port of loopback, removed at the end."""
 
 import os
 import pwd
@@ -23,7 +23,7 @@ _START_S = 60.0
 
 
 def programs() -> Path | None:
-    """Return the folder of PostgreSQL's programs, the newest; None where it is not installed."""
+    """Return the folder of PostgreSQL's programs, the newest; None if it is not installed."""
     found = [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
     if _DEBIAN.is_dir():
         found += sorted((one / "bin" for one in _DEBIAN.iterdir()), key=lambda one: float(one.parent.name))
@@ -31,7 +31,7 @@ def programs() -> Path | None:
 
 
 class PostgresServer:
-    """It refuses to run as root, so root starts it as ``postgres``, or as ``nobody`` where there is no such user."""
+    """A server; it refuses to run as root, so root starts it as ``postgres`` or, without such a user, as ``nobody``."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class PostgresServer:
             os.chown(folder, entry.pw_uid, entry.pw_gid)
 
     def url(self, schema: str | None = None, *, password: str | None = None) -> str:
-        """Return the URL of its database; of a schema of its own in it, where that is named."""
+        """Return the URL of the server's database, or of a schema in it if one is named."""
         options = "" if schema is None else f"?options={quote(f'-csearch_path={schema}', safe='')}"
         return f"postgresql://lightning:{password or self.password}@127.0.0.1:{self.port}/postgres{options}"
 
@@ -107,7 +107,7 @@ class PostgresServer:
                 time.sleep(0.05)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """``SIGINT`` ends its sessions and stops it; ``SIGQUIT`` stops it as a crash does."""
+        """Stop the server: ``SIGINT`` ends its sessions first; ``SIGQUIT`` stops it as a crash does."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait()
@@ -119,7 +119,7 @@ class PostgresServer:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Return CPU-seconds of all of its processes until now, those that have ended too."""
+        """Return CPU-seconds of all of its processes so far, including those that have ended."""
         postmaster = psutil.Process(self.pid)
         times = postmaster.cpu_times()
         total = times.user + times.system + times.children_user + times.children_system
@@ -144,7 +144,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server(**settings: str) -> Iterator[PostgresServer]:
-    """Yield a server that runs; with settings as in ``postgresql.conf``."""
+    """Yield a running server; ``settings`` are those of ``postgresql.conf``."""
     folder = Path(tempfile.mkdtemp(prefix="lightning-postgres-"))
     folder.chmod(0o755)
     server = PostgresServer(folder, settings)

@@ -1,4 +1,4 @@
-"""Processes of the benchmark: started, spoken to a line of JSON at a time, measured and stopped by id."""
+"""Processes of the benchmarks: started, asked a line at a time, answering in JSON, measured, and stopped by id."""
 
 import json
 import multiprocessing
@@ -23,7 +23,7 @@ _ENDED = 128 + signal.SIGTERM
 
 
 class Child:
-    """``python -m benchmarks.{module} arguments``; as a context manager it is killed at the end."""
+    """A process ``python -m benchmarks.{module} arguments``, which is killed when the context manager is left."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
         errors: Path | None = None,
     ) -> None:
-        """``errors`` is the file that takes its standard error; this process's own where there is none."""
+        """Start it; its standard error goes to the file ``errors``, or to this process's own if that is None."""
         self.module = module
         paths = [str(ROOT / folder) for folder in ("", "instrumentation", "adapters")]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **(environment or {})}
@@ -60,7 +60,7 @@ class Child:
         """Return the next line that it prints, read as JSON.
 
         Raises:
-            RuntimeError: it ended instead; the message has the end of what it complained about.
+            RuntimeError: it ended instead; the message has the end of its standard error.
         """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -70,20 +70,20 @@ class Child:
         return json.loads(line)
 
     def lines(self) -> list[str]:
-        """Return all that it prints until it ends."""
+        """Return all lines that it prints until it ends."""
         assert self.process.stdout is not None
         printed = self.process.stdout.read().splitlines()
         self.process.wait()
         return printed
 
     def ask(self, *words: object) -> Any:
-        """Say a line and return the answer."""
+        """Send a line and return the answer."""
         assert self.process.stdin is not None
         print(*words, file=self.process.stdin, flush=True)
         return self.read()
 
     def cpu_s(self) -> float:
-        """Return CPU-seconds of all its threads until now."""
+        """Return CPU-seconds of all its threads so far."""
         used = self._seen.cpu_times()
         return used.user + used.system
 
@@ -98,7 +98,7 @@ class Child:
         self.process.wait()
 
     def stop(self) -> None:
-        """End it politely, or after ten seconds not."""
+        """Terminate it, and kill it if it has not ended after ten seconds."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -129,7 +129,7 @@ def _status_mib(pid: int | str, field: str) -> float:
 
 
 def own_peak_mib() -> float:
-    """Peak resident memory of the process that asks."""
+    """Return the peak resident memory of this process."""
     return _status_mib("self", "VmHWM")
 
 
@@ -146,7 +146,7 @@ def free_port() -> int:
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it ends, however that ended: standard input closes then.
+    """End this process when the one that started it ends in any way: standard input closes then.
 
     For processes that read nothing from their standard input.
     """
@@ -160,8 +160,8 @@ def end_with_parent() -> None:
 
 @contextmanager
 def ends_at_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise ``SystemExit`` inside the block, so that what it has started is ended on the way out; only in
-    the main thread, and unless something handles the signal already."""
+    """Let SIGTERM raise ``SystemExit`` inside the block, so that what the block has started is ended on the way out;
+    only in the main thread, and only if nothing handles the signal already."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -176,9 +176,9 @@ def ends_at_sigterm() -> Iterator[None]:
 
 
 def in_own_process(function: Callable[..., T], *arguments: Any) -> T:
-    """Return ``function(*arguments)``, called in a new process: a client stays with the daemon that it started with.
+    """Return ``function(*arguments)``, called in a new process: a client stays with the daemon that it began with.
 
-    When this process ends before that, the other one does as well, after its ``finally`` blocks.
+    If this process ends first, the new one ends as well, after its ``finally`` blocks.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_until_starter_ends, function, *arguments).result()
@@ -197,5 +197,5 @@ def _until_starter_ends(function: Callable[..., T], *arguments: Any) -> T:
         try:
             return function(*arguments)
         finally:
-            if not starter.is_alive():  # the pool's loop would wait for more work, of nobody
+            if not starter.is_alive():  # the pool's loop would wait for work that never comes
                 os._exit(_ENDED)

@@ -1,4 +1,4 @@
-"""Daemons that only record, on a store of one's choice, each with a folder and a port of its own, to be killed."""
+"""Daemons that only record, on a given store, each with a folder and a port of its own; they can be killed."""
 
 import contextlib
 import signal
@@ -22,9 +22,9 @@ class Recorder:
     def __init__(self, folder: Path, store: Mapping[str, str] | None = None, *, state_dir: Path | None = None) -> None:
         """
         Args:
-            folder: of its own, for configuration and log.
-            store: what ``[store]`` says.
-            state_dir: one that is there already; absent: a new one.
+            folder: a new one, for configuration and log.
+            store: the settings of ``[store]``.
+            state_dir: an existing one; None: a new one.
         """
         folder.mkdir(parents=True)
         port = free_port()
@@ -36,7 +36,7 @@ class Recorder:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Return when it answers: the seconds until then."""
+        """Start the daemon and return the seconds until it answers."""
         began = time.monotonic()
         command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(self._folder / "lightning.toml")]
         with (self._folder / "daemon.log").open("ab") as log:
@@ -49,7 +49,7 @@ class Recorder:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """As ``kill -9`` does it."""
+        """Kill the daemon, as ``kill -9`` does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""What a section found: figures with their goals, and the tables that show them; and how ``--only`` names sections."""
+"""What a section found: figures with their goals, the tables that show them, and the parser of ``--only``."""
 
 import argparse
 from collections.abc import Callable, Collection, Sequence
@@ -17,9 +17,9 @@ class Row:
     """None: could not be measured; the note says why."""
     unit: str = ""
     goal: str = ""
-    """Empty where the figure is there for comparison."""
+    """Empty if the figure is only for comparison."""
     met: bool | None = None
-    """None where there is no goal, or nothing was measured."""
+    """None if there is no goal, or nothing was measured."""
     note: str = ""
 
 
@@ -38,8 +38,10 @@ def at_least(
 
 
 def _goal(sign: str, limit: float, statistic: str) -> str:
-    """Args:
-    statistic: which of the measurements is judged, where there are several; it is said beside the limit.
+    """Return the text of a goal.
+
+    Args:
+        statistic: which of the measurements is judged, if there are several; shown next to the limit.
     """
     return f"{sign} {limit:g}" + (f" ({statistic})" if statistic else "")
 
@@ -73,7 +75,7 @@ def as_json(rows: Sequence[Row]) -> list[dict]:
 
 
 def among(sections: Collection[str]) -> Callable[[str], list[str]]:
-    """Return what reads names separated by commas; argparse refuses a line with none or an unknown one."""
+    """Return a parser of names separated by commas; argparse refuses an argument with none or an unknown one."""
 
     def read(text: str) -> list[str]:
         wanted = [name.strip() for name in text.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""Sends spans to some daemons in turns, and each delivery again, to the next one, until it is acknowledged.
+"""Sends spans to some daemons in turns, and each delivery again, to the next daemon, until one acknowledges it.
 
 python -m benchmarks.common.sender FIRST COUNT AT_ONCE REST_MS URL...
 """
@@ -16,14 +16,14 @@ from benchmarks.common.payload import Bodies
 from benchmarks.common.processes import ROOT
 
 _GIVES_UP_AFTER_S = 600.0
-"""Of one delivery: whoever waits for this process would wait without end for a store that is gone."""
+"""For one delivery: otherwise a process that waits for this one would wait for ever if the store is gone."""
 _HEADERS = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
 
 
 def start_sender(
     first: int, count: int, urls: Sequence[str], *, at_once: int = 512, rest_s: float = 0.0
 ) -> subprocess.Popen[str]:
-    """Start a process that sends so many spans from the number ``first``; it prints how often it sent one again."""
+    """Start a process that sends ``count`` spans, numbered from ``first``; it prints how often it had to repeat."""
     numbers = (first, count, at_once, int(1000 * rest_s))
     command = [sys.executable, "-m", "benchmarks.common.sender", *map(str, numbers), *urls]
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE)

@@ -21,7 +21,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def count(path: Path) -> int:
-    """Number of spans; 0 while there is no store."""
+    """Return the number of spans; 0 if there is no store yet."""
     try:
         with _reading(path) as connection:
             return connection.execute("SELECT count(*) FROM spans").fetchone()[0]
@@ -30,7 +30,7 @@ def count(path: Path) -> int:
 
 
 def names(path: Path, column: str = "name") -> Counter[str]:
-    """How often each span name (or value of another column) is there."""
+    """Return how often each span name (or value of another column) is in the store."""
     with _reading(path) as connection:
         query = f"SELECT {column}, count(*) FROM spans WHERE {column} IS NOT NULL GROUP BY 1"
         return Counter(dict(connection.execute(query).fetchall()))
@@ -46,7 +46,7 @@ def spans(path: Path) -> list[Span]:
 
 
 def wait_for(path: Path, wanted: int, *, quiet_s: float) -> int:
-    """Wait until so many spans are there, or until none has come for ``quiet_s`` seconds; return how many there are."""
+    """Wait until ``wanted`` spans are stored, or none has come for ``quiet_s`` seconds; return how many there are."""
     found, changed = count(path), time.monotonic()
     while found < wanted and time.monotonic() - changed < quiet_s:
         time.sleep(0.05)

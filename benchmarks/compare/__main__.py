@@ -1,13 +1,13 @@
-"""A benchmark before and after a change, in one run: this checkout beside an earlier commit, by turns.
+"""A benchmark before and after a change, in one run: an earlier commit and this checkout, by turns.
 
     python -m benchmarks.compare HEAD~1 capture --quick --only cost
     python -m benchmarks.compare HEAD~1 transitions --rounds 5 --only speed
 
-What follows the benchmark's name is its own arguments. Each round runs the earlier commit's benchmark on the earlier
-commit's code and then this checkout's on its own (uncommitted changes too), both with this environment's packages.
-Printed are the medians over the rounds and their ratio; a figure has changed where no round of the one is within the
-range of the other's. Figures that only one of the two measures are named and not compared. The exit status is 0
-whatever changed.
+Arguments after the benchmark's name are passed on to it. Each round runs the earlier commit's benchmark on the earlier
+commit's code, and then this checkout's on its own (uncommitted changes too), both with this environment's packages. The
+medians over the rounds and their ratio are printed; a figure has changed if the ranges of its rounds before and now do
+not overlap. Figures that only one of the two measures are named and not compared. The exit status is 0 even if figures
+changed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""An earlier commit's files in a folder of their own, and a benchmark run on whichever files a folder holds."""
+"""An earlier commit's files in a folder of their own, and a benchmark run on the files of a folder."""
 
 import json
 import shlex
@@ -16,12 +16,12 @@ Figures = dict[tuple[str, str, str], float]
 
 
 class CannotCompare(Exception):
-    """Says in a sentence why there is nothing to compare."""
+    """There is nothing to compare; the message says in a sentence why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A commit's files, and a Python in which that commit is what is installed."""
+    """A commit's files, and a Python in which that commit is installed."""
 
     folder: Path
     python: Path
@@ -29,7 +29,7 @@ class Checkout:
 
 @contextmanager
 def checkout(repository: Path, commit: str) -> Iterator[Checkout]:
-    """Yield a commit in a folder of its own, which is gone afterwards.
+    """Yield a commit in a folder of its own, which is removed afterwards.
 
     Its environment has this one's packages and that commit's code, in every process that a benchmark starts.
 

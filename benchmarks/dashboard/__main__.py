@@ -1,14 +1,15 @@
-"""How soon the dashboard's pages are there beside a long history, and what an open page costs the daemon.
+"""How soon the dashboard's pages appear over a long history, and what an open page costs the daemon.
 
     python -m benchmarks.dashboard               # 1,000,000 spans, 100,000 rollouts, 20,000 steps: 2 GB of disk
     python -m benchmarks.dashboard --quick       # a small one
     python -m benchmarks.dashboard --only pages  # without the steps beside open pages, which take some minutes
     python -m benchmarks.dashboard --json FILE   # figures, goals and verdicts, for machines
 
-The store is that of ``benchmarks/store``. The daemon is the real one, without a policy. Pages are asked for over
-HTTP (first byte: the slowest of four, and one before them beside it) and drawn in Chromium where there is one. What an
-open page costs is measured while a span comes every second, which makes it fetch itself again as often as it may. Steps
-beside open pages are those of the tiny model. The exit status is 0 even where a goal is missed: the table says so.
+The store is that of ``benchmarks/store``. The daemon is the real one, without a policy. Pages are fetched over HTTP
+(first byte: the slowest of four fetches; the one before them is noted) and drawn in Chromium if it is installed. What
+an open page costs is measured while one span a second arrives, which makes the page fetch itself again as often as it
+may. The steps next to open pages are those of the tiny model. The exit status is 0 even if a goal is missed: the table
+says so.
 """
 
 import argparse
@@ -117,7 +118,7 @@ def _measure(folder: Path, made: history.History, *, quick: bool) -> Iterator[Ro
 
 
 def _busy_per_cent(url: str, process: psutil.Process, seconds: int) -> float:
-    """Return how much of a core the daemon uses while a span comes every second."""
+    """Return how much of a core, in percent, the daemon uses while one span a second arrives."""
     before = _cpu_s(process)
     began = time.monotonic()
     for _ in range(seconds):

@@ -49,7 +49,7 @@ class Task(NamedTuple):
 
 
 def measure(folder: Path, pairs: int) -> Iterator[Row]:
-    """Yield how much longer a step takes with pages open: the middle of so many pairs of neighboring steps."""
+    """Yield how much longer a step takes with pages open: the median of ``pairs`` pairs of neighboring steps."""
     folder.mkdir()
     (folder / "lightning.toml").write_text(_CONFIG)
     os.environ |= {"LIGHTNING_ENDPOINT": "", "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -77,7 +77,7 @@ class _Step(NamedTuple):
 
 
 def _steps(url: str, count: int, daemon: psutil.Process) -> Iterator[_Step]:
-    """Yield steps; every second one is taken while the pages are open."""
+    """Yield steps; the pages are open during every second one."""
     import lightning_instrumentation as lt
     from openai import OpenAI
 

@@ -9,7 +9,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def installed() -> str | None:
-    """Return the browser's path; None where there is none, or no Playwright."""
+    """Return the browser's path; None if it or Playwright is not installed."""
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:
@@ -19,7 +19,7 @@ def installed() -> str | None:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Yield a headless browser; None where there is none."""
+    """Yield a headless browser; None if there is none."""
     path = installed()
     if path is None:
         yield None

@@ -37,7 +37,7 @@ def letters(text: str) -> list[int]:
 
 @dataclass
 class Writer:
-    """Spans of one attempt, in the order in which they happened."""
+    """Writes the spans of one attempt, in the order in which they happened."""
 
     attempt: str
     task: str
@@ -74,7 +74,7 @@ class Writer:
     def call(
         self, number: int, prompt: Sequence[int], asked: list, said: list, answer: str, logprobs: Sequence[float]
     ) -> tuple[int, ...]:
-        """Add a call as client and gateway record it; return its prompt and answer as ids."""
+        """Add a call as client and gateway record it; return the ids of its prompt and answer."""
         ids = list(self.encode(answer))
         common = {
             semconv.AGENT_NAME: "support",
@@ -143,7 +143,7 @@ def attempt(
     score: bool = True,
     task: str | None = None,
 ) -> list[Span]:
-    """Return an attempt at one order: the agent asks where it is, a tool says it, the agent answers."""
+    """Return an attempt at one order: the agent asks a tool where the order is, and answers."""
     item, state = _ITEMS[order % len(_ITEMS)], _STATES[order % len(_STATES)]
     writer = Writer(name, task or f"order-{4700 + order}", group, mode, at_ns, encode, version)
     question = f"Where is order {4700 + order}? I bought {item}."
@@ -189,7 +189,7 @@ def attempt(
 
 
 def hostile(at_ns: int) -> list[Span]:
-    """Return an attempt whose every text tries to be something else."""
+    """Return an attempt whose every text tries to be something else: markup, script, control characters."""
     said = (
         "<script>document.title='owned'</script><img src=x onerror=alert(1)> "
         "\u202etxt.exe \u2066ok\u2069 \x00\x07 \U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 ]]> --> {{ 7*7 }}"
@@ -215,7 +215,7 @@ def _surprises(draw: random.Random, count: int) -> list[float]:
 
 
 def photo(at_ns: int, version: int, encode: Encode) -> list[Span]:
-    """Return an attempt with a picture in its question, one that is only referred to, and one that is none."""
+    """Return an attempt whose question has a picture, a link to one, and an SVG with a script instead of one."""
     writer = Writer("photo", "order-4755", "photo", "train", at_ns, encode, version)
     writer.span("agent", "invoke_agent support", "root", 1.3, **attributes_of(semconv.INVOKE_AGENT))
     shown = [

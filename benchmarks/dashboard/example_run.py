@@ -1,7 +1,7 @@
 """A run of a support agent in a store, as its client, the gateway and the training loop would have written it.
 
-No engine and no trainer: spans are made, and batches, ledgers and reports follow from them by the core's own functions.
-Numbers are drawn from a fixed seed; what is said in the pictures of the documentation comes from here.
+There is no engine and no trainer: spans are made up, and batches, ledgers, and reports follow from them by the core's
+own functions. Numbers are drawn from a fixed seed; the texts in the documentation's pictures come from here.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ async def fill(
     model: str = "random:nowhere",
     seed: int = 7,
 ) -> Path:
-    """Write ``lightning.toml`` and a store with so many steps into a folder, and return the configuration's path."""
+    """Write ``lightning.toml`` and a store with ``steps`` steps into a folder, and return the configuration's path."""
     path = folder / "lightning.toml"
     if not path.exists():
         path.write_text(config_text(model))
@@ -166,7 +166,7 @@ def _held_out(step: int, at: int, draw: random.Random, encode: Encode) -> list[S
 
 
 def _waiting(now_ns: int, head: int, draw: random.Random, encode: Encode) -> list[Span]:
-    """Attempts that no step has taken: some of a group, one without a reward, one that failed, one that still runs."""
+    """Return attempts that no step has taken: of an incomplete group, unscored, failed, running, and of other kinds."""
     options: dict[str, Any] = {"version": head, "skill": 0.6, "draw": draw, "encode": encode}
     at = now_ns - 60 * SECOND_NS
     spans: list[Span] = []
@@ -193,7 +193,7 @@ def _waiting(now_ns: int, head: int, draw: random.Random, encode: Encode) -> lis
 
 
 def canary_of(policy: PolicyConfig, version: int, live: int, began_ns: int, *, worse: bool) -> CanaryRecord:
-    """Return what a canary has seen of a version that earns less, or more, than the live one, as it decides itself."""
+    """Return a canary of a version that earns less, or more, than the live one, as the canary's own rule decides."""
     draw = random.Random(version)
     skills = {version: 0.38 if worse else 0.8, live: 0.55}
     seen = []

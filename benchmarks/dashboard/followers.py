@@ -1,8 +1,8 @@
-"""Open pages without their browsers, which run on other machines: each follows ``/events`` and fetches itself again.
+"""Open pages without browsers (those run on other machines): each follows ``/events`` and fetches itself again.
 
     python -m benchmarks.dashboard.followers URL COUNT
 
-The pace is that of ``dashboard.js``. It prints a line when all of them are open, and runs until it is ended.
+The pace is that of ``dashboard.js``. Prints a line when all of them are open, and runs until it is terminated.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The dashboard over the example run, served as the daemon serves it, in a process of its own or in a thread.
 
-Everything is real but the engine and the trainer: a policy that stands still, whose rollbacks are recorded at once.
+Everything is real except the engine and the trainer: the policy stands still, and its rollbacks are recorded at once.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from lightning_trainer.versions.rollback import record_promotion, record_rollbac
 
 
 class StandingPolicy:
-    """What ``LiveDaemon`` asks of a policy; nothing is trained, and what is asked is recorded as the loop does."""
+    """A policy as ``LiveDaemon`` needs it: nothing is trained, and requests are recorded as the loop records them."""
 
     def __init__(self, config: Config, store: SqliteStore) -> None:
         self.policy = config.policy[0]
@@ -73,7 +73,7 @@ class StandingPolicy:
         await record_rollback(self._store, self.policy.name, version)
 
     async def _promote(self, version: int) -> None:
-        """As if an engine had proven it."""
+        """Promote a version as if an engine had proven it."""
         await record_promotion(self._store, self.policy.name, version)
         known = await self._store.version(self.policy.name, version)
         if known is not None:
@@ -83,7 +83,7 @@ class StandingPolicy:
 
 @dataclass
 class Served:
-    """A dashboard that answers."""
+    """A dashboard that is served."""
 
     url: str
     state_dir: Path
@@ -92,7 +92,7 @@ class Served:
     loop: asyncio.AbstractEventLoop
 
     def wait(self, work: Any) -> Any:
-        """Run a coroutine in the server's loop."""
+        """Run a coroutine in the server's loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
 
@@ -106,7 +106,7 @@ def served(
     model: str = "random:nowhere",
     config_path: Path | None = None,
 ) -> Iterator[Served]:
-    """Fill a store below the folder unless a configuration is named, serve it from a thread, and take it down."""
+    """Serve the example from a thread until the block ends; its store is filled unless ``config_path`` is given."""
     ready: list[Served] = []
     errors: list[BaseException] = []
     up, stop = threading.Event(), asyncio.Event()

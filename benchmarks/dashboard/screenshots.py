@@ -1,6 +1,6 @@
 """Pictures of every page at two widths, light and dark: ``make screenshots [ARGS="--out FOLDER"]``.
 
-Without ``--out`` those that the documentation shows are written to ``docs/images``.
+Without ``--out``, the pictures that the documentation shows are written to ``docs/images``.
 """
 
 import argparse
@@ -59,7 +59,7 @@ MODEL = "embedded:smollm2-135m-instruct"
 
 
 def tokens_of(model: str) -> Encode:
-    """Return how the model's tokenizer encodes; words of no model where it is not here."""
+    """Return the encoding of the model's tokenizer; ``letters``, of no model, if the model is not on this machine."""
     folder = found_model(model, model_cache())
     if folder is None or not (folder / "tokenizer.json").is_file():
         return letters
@@ -70,7 +70,7 @@ def tokens_of(model: str) -> Encode:
 
 
 def make_earlier_run(folder: Path) -> None:
-    """Make a run beside the one that is shown, for the curves of the Metrics page."""
+    """Make a second run next to the one that is shown, for the curves of the Metrics page."""
     earlier = folder / "temperature-0.7"
     earlier.mkdir()
     asyncio.run(fill(earlier, steps=18, now_ns=time.time_ns(), seed=3))

@@ -1,11 +1,11 @@
-"""Environments: what the protocol costs a step, in process and behind a pipe, and what sixty-four at once come to.
+"""Environments: what the protocol costs a step, in process and behind a pipe, sixty-four at once, and attempts an hour.
 
     python -m benchmarks.environments                # all sections
     python -m benchmarks.environments --only steps   # one
     python -m benchmarks.environments --quick        # smaller
     python -m benchmarks.environments --json FILE    # figures, goals and verdicts, for machines
 
-The exit status is 0 even where a goal is missed: the table says so.
+The exit status is 0 even if a goal is missed: the table says so.
 """
 
 from types import ModuleType

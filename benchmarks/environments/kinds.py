@@ -1,4 +1,4 @@
-"""Attempts an hour of each kind of environment, played at random by a policy that takes no time, one process."""
+"""Attempts an hour of each kind of environment in one process, played at random by a policy that takes no time."""
 
 import random
 import time

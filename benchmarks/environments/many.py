@@ -1,4 +1,4 @@
-"""Sixty-four attempts at once, each with a process of its own: time of a step, memory, and what is left afterwards."""
+"""Sixty-four attempts at once, each with its own process: time of a step, memory, and processes left afterwards."""
 
 import statistics
 import threading

@@ -1,4 +1,4 @@
-"""What one step costs more than a direct call of the environment's own method."""
+"""What one step costs in addition to a direct call of the environment's own method."""
 
 import statistics
 import time

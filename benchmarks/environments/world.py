@@ -1,4 +1,4 @@
-"""A world that does nothing, of any size: what a step costs beyond it is the protocol."""
+"""A world that does nothing, with texts of any size: whatever else a step costs is the protocol."""
 
 import time
 

@@ -1,14 +1,14 @@
-"""Frameworks that have no adapter of ours, each in several ways, against a scripted engine whose log is the truth.
+"""Frameworks that have no adapter of ours, each tried in several ways, with a scripted engine whose log is the truth.
 
     make frameworks                                            # installs them first, each set in its own environment
     python -m benchmarks.frameworks --only agno_agent,litellm_call
     python -m benchmarks.frameworks --write docs/frameworks.md # and put the tables there
 
 A cell is complete when every call that the engine answered is in the daemon's store exactly once, with the same token
-ids, log-probabilities and agent. Of other instrumentations a second table says whether the spans that they send are
-the same with ours as without, and whether `lightning-trainer agents` counts each call once although both tell of it.
-The exit status is 1 where a call is not complete and the terminal did not say so, a span is changed, or a call is not
-counted once.
+ids, log-probabilities, and agent. For other instrumentations, a second table says whether the spans that they send are
+the same with ours as without, and whether `lightning-trainer agents` counts each call once although both report it. The
+exit status is 1 if a call is not complete and the terminal did not say so, a span is changed, or a call is not counted
+once.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def _concluded(done: list[Tried]) -> int:
-    """Say what is not as it should be; return the exit status."""
+    """Print what is not as it should be; return the exit status."""
     bad = [one for one in done if not one.whole]
     for one in bad:
         print(f"not whole: {one.framework.title}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """What another instrumentation sends with ours and without, and how often `lightning-trainer agents` counts its calls.
 
-Its spans are delivered to the daemon as well, so that each call is told there by two: it has to be counted once.
+The instrumentation's spans are delivered to the daemon as well, so that two report each call: it has to be counted
+once.
 """
 
 import json
@@ -19,7 +20,7 @@ from benchmarks.frameworks.known import Framework
 from benchmarks.frameworks.ways import WAYS, Servers, Way, run
 
 COLUMNS = (*(way.name for way in WAYS if way.in_process), "`agents` counts")
-"""Of the second table; how the first ones are made is in ``ways``."""
+"""Of the second table; ``ways`` says how the first columns are made."""
 
 
 @dataclass(slots=True)
@@ -39,10 +40,10 @@ class Beside:
             if way.in_process:
                 run(framework, way, servers, folder, ours=False)
                 self.alone[way.name] = theirs.told(_sent(servers))
-        httpx.get(f"{servers.engine}/truth", timeout=60)  # forgets those calls
+        httpx.get(f"{servers.engine}/truth", timeout=60)  # makes the engine forget those calls
 
     def take(self, way: Way, servers: Servers) -> None:
-        """Hold what was sent beside ours against what was sent alone, and deliver it to the daemon."""
+        """Compare what was sent next to ours with what was sent alone, and deliver it to the daemon."""
         sent = _sent(servers)
         if not way.in_process:
             return  # nothing of ours is in that process

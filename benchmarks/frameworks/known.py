@@ -19,22 +19,22 @@ class Framework:
     """One row of the table."""
 
     name: str
-    """Of its program's file, in a folder of ``programs``."""
+    """The name of its program's file, in a folder of ``programs``."""
     title: str
     package: str
     venv: Path | None = _CURRENT
     """None: a Node package."""
     environment: Mapping[str, str] = field(default_factory=dict)
     elsewhere: str | None = None
-    """Why its calls are not captured in its own process, so that it needs the gateway's URL."""
+    """Why its calls are not captured in its own process, so that it needs the gateway's URL; None: they are."""
     said: str = "is not a Python program"
-    """What the terminal says then."""
+    """What the terminal says in that case."""
     captured_in: frozenset[str] = frozenset({"url"})
-    """Ways in which they are captured all the same."""
+    """Ways in which its calls are captured all the same."""
 
     @property
     def beside(self) -> bool:
-        """Whether it is another instrumentation, whose own spans have to be the same with ours and without."""
+        """Whether it is another instrumentation, whose own spans have to be the same with and without ours."""
         return self.program.startswith("instrumentations/")
 
     @property
@@ -51,7 +51,7 @@ class Framework:
 
     @property
     def version(self) -> str | None:
-        """None where it is not installed."""
+        """Return the installed version; None if it is not installed."""
         return _node_version(self.package) if self.venv is None else _version(self.venv, self.package)
 
 

@@ -1,10 +1,10 @@
-"""A process: one framework's program, as its user wrote it. Standard library only, and nothing of ours unless asked.
+"""A process that runs one framework's program as its user wrote it: standard library, and nothing of ours unless asked.
 
     OPENAI_BASE_URL=URL python -m benchmarks.frameworks.program agents/agno_agent agno/whole 'agno/all;at-once=4;stream'
 
 Each further word is a part of the work, counted under its name: how many tasks at once, whether as a stream, and, with
-``agent=NAME``, in a function with our decorator, which ``without`` leaves out. It prints one line of JSON: the parts
-that failed, and why.
+``agent=NAME``, in a function with our decorator, unless ``without`` leaves the decorator out. The process prints one
+line of JSON: the parts that failed, and why.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ KEY = "unused"
 @dataclass(frozen=True, slots=True)
 class Task:
     base_url: str
-    """Of the model, with ``/v1``."""
+    """The model's, with ``/v1``."""
     agent: str
     part: str
     stream: bool

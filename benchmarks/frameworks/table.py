@@ -1,4 +1,4 @@
-"""The tables of ``docs/frameworks.md``: made anew row by row, so that some frameworks can be tried again alone."""
+"""The tables of ``docs/frameworks.md``: written row by row, so that some frameworks can be tried again alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ _LONGEST = 160
 
 
 def row(framework: Framework, cells: Mapping[str, object], columns: Sequence[str]) -> str:
-    """Return one line."""
+    """Return one line of a table."""
     shown = (str(cells[column]).replace("|", "\\|").replace("\n", " ")[:_LONGEST] for column in columns)
     return f"| {framework.title} {framework.version or ''} | {' | '.join(shown)} |".replace("  ", " ")
 
@@ -26,7 +26,7 @@ def rows_of(one: Tried) -> list[str]:
 
 
 def write(page: Path, done: Sequence[Tried]) -> None:
-    """Put rows into the page; those of other frameworks stay.
+    """Put rows into the page; the rows of other frameworks stay.
 
     Raises:
         ValueError: the page has no place for a table.

@@ -1,7 +1,7 @@
-"""The spans of another instrumentation, as its own exporter sent them: the same with ours as without.
+"""Compares the spans that another instrumentation's own exporter sent with ours and without: they have to be the same.
 
-Compared are name, kind, status, scope, the names above it, attributes and events, of all spans that a program sends.
-Left out is what differs between any two runs: ids, times, and the numbers that the scripted engine counts up.
+Name, kind, status, scope, names of the spans above, attributes, and events of all spans that a program sends are
+compared. What differs between any two runs is left out: ids, times, and the numbers that the scripted engine counts up.
 """
 
 import base64
@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from benchmarks.frameworks.program import MODEL
 
 Told = tuple[tuple[str, str], ...]
-"""What one span says: names of what it says and values, sorted."""
+"""What one span says: pairs of name and value, sorted."""
 
 _DIFFERS = (
     # Numbers of the scripted engine's answers, in ids and in words.
@@ -24,7 +24,7 @@ _DIFFERS = (
     (re.compile(r"call_\d+"), "call_N"),
     (re.compile(r"answer \d+ of"), "answer N of"),
     (re.compile(r"https?://127\.0\.0\.1:\d+/v1/?"), "BASE"),
-    # Ids and times that are said in attributes.
+    # Ids and times in attributes.
     (
         re.compile(r"\b(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{16})\b"),
         "ID",
@@ -34,7 +34,7 @@ _DIFFERS = (
     (re.compile(r"took \d+\.\d+s"), "took SECONDS"),
 )
 _TIME = re.compile(r"(?i)time|duration|latency|took|_ns$|_ms$|\.pid$|thread")
-"""Attributes whose number is a time, a process or a thread."""
+"""Attributes whose value is a time, a process, or a thread."""
 
 
 def bodies(collected: Sequence[str]) -> list[bytes]:
@@ -44,10 +44,10 @@ def bodies(collected: Sequence[str]) -> list[bytes]:
 
 
 def told(requests: Iterable[bytes], answered_by: str | None = None) -> Counter[Told]:
-    """Return what the spans of these requests say, and how often each is said.
+    """Return what the spans of these requests say, and how many say it.
 
     Args:
-        answered_by: the model that answered in place of the one that was asked for, which says so in its answers.
+        answered_by: the model that answered in place of the requested one, and whose answers have its name.
     """
     spans: dict[bytes, Any] = {}
     scopes: dict[bytes, str] = {}
@@ -55,7 +55,7 @@ def told(requests: Iterable[bytes], answered_by: str | None = None) -> Counter[T
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for of_scope in of_resource.scope_spans:
                 for span in of_scope.spans:
-                    # MLflow and Logfire send a span that begins and the same one when it ends: the last word counts.
+                    # MLflow and Logfire send a span when it begins and again when it ends: the last one counts.
                     spans[span.span_id] = span
                     scopes[span.span_id] = of_scope.scope.name
     said = (_told(span, scopes[span.span_id], _above(span, spans)) for span in spans.values())
@@ -66,7 +66,7 @@ def told(requests: Iterable[bytes], answered_by: str | None = None) -> Counter[T
 
 
 def changes(alone: Counter[Told], beside: Counter[Told]) -> list[str]:
-    """Return a sentence for everything that is other beside ours than alone; none where nothing is."""
+    """Return a sentence for each difference between the spans next to ours and those alone; none if there is none."""
     missing, added = list((alone - beside).elements()), list((beside - alone).elements())
     said = []
     for one, other in zip(missing, added, strict=False):
@@ -107,7 +107,7 @@ def _plain(text: str) -> str:
 
 
 def _above(span: Any, spans: Mapping[bytes, Any]) -> list[str]:
-    """Names of the spans above, the nearest first."""
+    """Return the names of the spans above, the nearest first."""
     names, seen = [], {span.span_id}
     while span.parent_span_id and span.parent_span_id not in seen:
         seen.add(span.parent_span_id)

@@ -19,12 +19,12 @@ from benchmarks.frameworks.verdict import Cell, cells_of
 from benchmarks.frameworks.ways import CLAIMED, COLUMNS, WAYS, Servers, Way, log_of, run
 
 _QUIET_S = 10.0
-"""How long nothing may arrive until what is missing counts as lost."""
+"""After so long without an arrival, spans that are missing count as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of one framework."""
+    """What trying one framework showed."""
 
     framework: Framework
     cells: dict[str, Cell | str]
@@ -33,16 +33,16 @@ class Tried:
 
     @property
     def whole(self) -> bool:
-        """Whether every cell is complete or named, and no other instrumentation is disturbed."""
+        """Whether every cell is complete or explained, and no other instrumentation is disturbed."""
         named = (not cell.startswith("**") if isinstance(cell, str) else cell.complete for cell in self.cells.values())
         return all(named) and (self.beside is None or self.beside.whole)
 
 
 def tried(chosen: Sequence[Framework], folder: Path) -> Iterator[Tried]:
-    """Yield what came of each framework.
+    """Yield what trying each framework showed.
 
     Args:
-        folder: takes the store, and what the programs complain about.
+        folder: takes the store, and the programs' standard error.
     """
     environment = {"LIGHTNING_SPOOL_DIR": str(folder / "spool")}
     with Child("common.servers.engine", "--keep-telemetry") as engine:
@@ -60,7 +60,7 @@ def tried(chosen: Sequence[Framework], folder: Path) -> Iterator[Tried]:
 
 def _try(framework: Framework, servers: Servers, folder: Path) -> Tried:
     if framework.version is None:
-        # Python's packages are there, or `make` would have failed; without npm Node's are not.
+        # Python's packages are installed, or `make` would have failed; Node's are missing if there is no npm.
         return Tried(framework, dict.fromkeys(COLUMNS, _not_installed(framework)))
     failed: dict[str, str] = {}
     named: dict[str, Cell | str] = {}
@@ -92,7 +92,7 @@ def _not_installed(framework: Framework) -> str:
 
 
 def _not_captured(framework: Framework, way: Way, servers: Servers, folder: Path) -> dict[str, Cell | str]:
-    """Run it all the same where that can be done: whoever started it has to read that nothing is captured."""
+    """Run the program all the same if that is possible, and check that the terminal says that nothing is captured."""
     reason = f"not captured: {framework.elsewhere}"
     if framework.venv is None and way.name != "run":
         return dict.fromkeys(way.parts, reason)  # there is no decorator for it

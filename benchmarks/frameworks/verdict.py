@@ -1,7 +1,7 @@
-"""What the engine answered, held against what is in the store: each call once, with the same ids and log-probabilities.
+"""Compares the engine's answers with the store: each call once, with the same ids and log-probabilities.
 
 The engine's own log is the truth. A call is found in the store as the trainer finds it (``read_spans``), by its
-response id, which the gateway's translations give another prefix.
+response id, to which the gateway's translations give another prefix.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from lightning_trainer.types import Call, Span
 
 COMPLETE = "complete"
 _FLOAT32 = 1e-6
-"""Log-probabilities, in nats, are kept in so many digits."""
+"""The precision, in nats, with which log-probabilities are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Cell:
     made: int
     """Calls that the engine answered."""
     wrong: tuple[str, ...]
-    """A sentence for every call that is not in the store as it was made."""
+    """A sentence for every call that is not in the store as the engine answered it."""
 
     @property
     def complete(self) -> bool:
@@ -45,7 +45,7 @@ def cells_of(
 
     Args:
         truth: the engine's log.
-        failed: columns whose program failed, and why.
+        failed: columns whose part of the program failed, and why.
     """
     calls: dict[str, list[Call]] = {}
     for call in read_spans(spans).calls:

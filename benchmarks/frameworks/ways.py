@@ -1,11 +1,11 @@
-"""The ways in which each framework is tried, and what of the engine's log has to be in the store after each.
+"""The ways in which each framework is tried: how much of ours is in the program, and where its calls go.
 
 | way | lines of ours | where its calls go |
 |---|---|---|
 | zero lines | none: ``lightning-trainer run`` | the engine, a host that the user named |
 | at once | none, four tasks at once, streamed | the engine |
 | decorator | two | the engine |
-| routed | two; the agent is one that a policy claims | named to a host that is not there; the gateway |
+| routed | two; the agent is one that a policy claims | the gateway; the program names a host that does not answer |
 | base URL | none, and no client of ours | the gateway, at the URL of a rollout |
 """
 
@@ -21,9 +21,9 @@ from benchmarks.frameworks.known import NODE_MODULES, Framework
 from benchmarks.frameworks.program import AGENT
 
 CLAIMED = "claimed"
-"""The agent whose calls the policy of the daemon takes."""
+"""The agent whose calls the daemon's policy takes."""
 NOWHERE = "http://127.0.0.1:9/v1"
-"""Nobody listens there: a call that is not routed fails."""
+"""Nothing listens there: a call that is not routed fails."""
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 300
 
@@ -32,7 +32,7 @@ TIMEOUT_S = 300
 class Way:
     name: str
     parts: Mapping[str, str]
-    """Column of the table, and the options of its part of the program."""
+    """By column of the table, the options of that part of the program."""
     in_process: bool = True
     """Whether our client captures in the program's own process."""
 
@@ -48,7 +48,7 @@ COLUMNS = tuple(column for way in WAYS for column in way.parts)
 
 
 def agent_of(column: str) -> str:
-    """Return the agent's name that the calls of a column have to have."""
+    """Return the agent's name that the calls of a column have to carry."""
     return CLAIMED if column == "decorator, routed" else AGENT
 
 
@@ -56,14 +56,14 @@ def agent_of(column: str) -> str:
 class Servers:
     engine: str
     daemon: str
-    """Base URLs, without ``/v1``."""
+    """Both are base URLs, without ``/v1``."""
 
 
 def run(framework: Framework, way: Way, servers: Servers, folder: Path, *, ours: bool = True) -> dict[str, str]:
     """Run a framework's program once; return the columns that failed, and why.
 
     Args:
-        ours: False runs the same without anything of ours, against the engine itself.
+        ours: False: run it without anything of ours, directly against the engine.
     """
     parts = {column: f"{framework.name}/{column}" for column in way.parts}
     more = "" if ours else "without"
@@ -89,7 +89,7 @@ def run(framework: Framework, way: Way, servers: Servers, folder: Path, *, ours:
 
 
 def log_of(framework: Framework, way: Way, folder: Path, *, ours: bool = True) -> Path:
-    """Where a program's standard error goes."""
+    """Return the file that takes a program's standard error."""
     return folder / f"{framework.name}-{way.name}{'' if ours else '-alone'}.log"
 
 
@@ -105,7 +105,7 @@ def _without_ours(servers: Servers, folder: Path) -> dict[str, str]:
 
 
 def _told(printed: bytes) -> dict[str, str] | None:
-    """Return what the program says of itself; other libraries print too. None: it did not get so far."""
+    """Return the failures that the program printed among what other libraries print; None: it did not get so far."""
     lines = [line for line in printed.splitlines() if line.startswith(b"{")]
     return json.loads(lines[-1]) if lines else None
 
@@ -114,7 +114,7 @@ def _command(framework: Framework, way: Way, words: Sequence[str]) -> list[str]:
     own = [*framework.command, *words]
     if way.name != "run":
         return own
-    # Capture needs the light client alone; the program's interpreter is the framework's.
+    # Capture needs only the light client; the program's interpreter is the framework's.
     return [sys.executable, "-m", "lightning_trainer", "run", "--agent", AGENT, "--", *own]
 
 

@@ -6,7 +6,7 @@
     python -m benchmarks.hostile --only chaos --faults 40 --seed 3    # several seeds add up
     python -m benchmarks.hostile --json figures.json      # figures, goals and verdicts, for machines
 
-Everything follows from the seed, so that what was found can be found again. The exit status is 0 even where a goal is
+Everything random follows from the seed, so that a finding can be repeated. The exit status is 0 even if a goal is
 missed: the table says so. The chaos fills a small file system of its own, which only root can mount; without root the
 disk does not get full, and the table shows no such fault.
 """
@@ -33,10 +33,10 @@ SECTIONS = {
 class Sizes:
     name: str
     bodies: int
-    """In process."""
+    """Fuzzed in process."""
     over_sockets: int
     clients: int
-    """Slow, half-open and flooding, at once."""
+    """Slow, half-open, and flooding ones, at once."""
     storm_s: float
     faults: int
 

@@ -1,11 +1,12 @@
-"""Where each second of a step goes, beside the least that this machine could take, measured in the same run.
+"""Where each second of a step goes, compared with the least that this machine could take, measured in the same run.
 
     python -m benchmarks.loop [--steps 3] [--model embedded:smollm2-135m-instruct] [--profile FOLDER] [--json FILE]
 
-First the whole loop: daemon, trainer, engine and the calculator agent, as in the quickstart. Then engine and trainer by
-themselves: the last step's requests sent straight to an engine, its own weight update, the last batch trained again,
-both once more under a profiler. The difference between the two is what framework, capture, gateway and store cost.
-The limits (``limits``) are the machine's own products and memory, with nothing else running.
+First the whole loop runs: daemon, trainer, engine, and the calculator agent, as in the quickstart. Then engine and
+trainer run alone: the last step's requests are sent straight to an engine, then once more under a profiler, the last
+batch is trained again under a profiler, and the engine updates its weights by itself. The difference between the two is
+what framework, capture, gateway, and store cost. The limits (``limits``) come from the machine's own products and
+memory, with nothing else running.
 
 Args:
     --profile: keeps the traces there; open them in ui.perfetto.dev.
@@ -32,7 +33,7 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.models.resolve import model_cache, resolve_model
 
 _MOST = {"rollouts": 2.0, "training": 1.8, "publishing": 1.5}
-"""Times the limit."""
+"""At most so many times the limit."""
 
 
 def main() -> None:
@@ -93,15 +94,17 @@ def _rows(
     machine: Machine,
     config: Config,
 ) -> list[Row]:
-    """Args:
-    sampled: tokens a step.
+    """Return the rows of the table.
+
+    Args:
+        sampled: tokens a step.
     """
     warm = steps[1:]
     rollout_s = statistics.median(step.rollout_s for step in warm)
     train_s = statistics.median(step.seconds["train"] for step in warm)
     rows_at_a_time = config.engine.max_num_seqs
     rollout_limit_s = machine.rollout_s(engine.read, engine.sampled, rows_at_a_time) * sampled / engine.sampled
-    # What is predicted at a node is asked once, whichever samples go through it.
+    # The prediction at a node is computed once, however many samples go through the node.
     asked = statistics.median(step.tokens_trained for step in warm)
     train_limit_s = machine.update_s(int(statistics.median(step.tokens_computed for step in warm)), int(asked))
     probed = sum(map(len, update.publication.probe.token_ids))

@@ -1,4 +1,4 @@
-"""CPU-seconds of the loop's processes, by what they are for, at any moment of a run."""
+"""CPU-seconds of the loop's processes, by their purpose, at any moment of a run."""
 
 import bisect
 import threading
@@ -17,11 +17,11 @@ _OF_COMMAND = {
     "daemon": ("lightning_trainer serve",),
     "Ray": ("ray", "gcs_server", "raylet"),
 }
-"""What a command line has in it; the first kind that fits. This process is the agent."""
+"""By kind, parts of command lines; the first kind that fits counts. This process is the agent."""
 
 
 class CpuWatch:
-    """Looks at this process and all below it every quarter of a second, while the block runs."""
+    """Looks at this process and all below it every quarter of a second while the block runs."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, Mapping[str, float]]] = []
@@ -31,7 +31,7 @@ class CpuWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def between(self, began: float, ended: float) -> dict[str, float]:
-        """CPU-seconds by kind of process.
+        """Return the CPU-seconds between two moments, by kind of process.
 
         Args:
             began: by ``time.monotonic()``.
@@ -68,7 +68,7 @@ class CpuWatch:
             command = " ".join(process.cmdline())
             fits = (kind for kind, words in _OF_COMMAND.items() if any(word in command for word in words))
             known = next(fits, "other")
-            if known not in ("Ray", "other"):  # a worker of Ray's gets its title later, a fork its command
+            if known not in ("Ray", "other"):  # a Ray worker gets its title later, and a fork its command
                 self._kinds[process.pid] = known
         return known
 

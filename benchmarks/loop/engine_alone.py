@@ -30,19 +30,19 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class EngineAlone:
     seconds: float
-    """For the last step's requests, none of it known to the engine before."""
+    """For the last step's requests, of which the engine has seen only the first before, to warm up."""
     sampled: int
     read: int
     """Unique tokens of those requests that were not sampled."""
     update_s: float
     first_token_s: float
-    """After the update."""
+    """Of the first request after the update."""
     parts: Mapping[str, float]
-    """Of the same requests once more, under a profiler."""
+    """Seconds of the same requests once more, under a profiler."""
 
 
 async def alone(folder: Path, config: Config, traces: Path) -> tuple[EngineAlone, UpdateAlone]:
-    """Measure the engine, and the trainer in between, by what the loop left in ``folder``."""
+    """Measure the engine, and the trainer in between, on what the loop left in ``folder``."""
     policy = config.only_policy
     model_dir = resolve_model(policy.model, model_cache())
     async with SqliteStore(folder / "state" / "lightning.sqlite") as store:
@@ -53,7 +53,7 @@ async def alone(folder: Path, config: Config, traces: Path) -> tuple[EngineAlone
     for call in read_spans(spans).calls:
         own = Call(list(call.prompt_ids), list(call.response_ids))
         chains.setdefault(call.attempt_id or "", []).append(own)
-    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # or vLLM offers no route that empties its cache
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # without it, vLLM offers no route that empties its cache
     with WeightFiles(folder) as weights:
         settings = engine_settings(config, (policy,), model_dir, weights.folder, folder / "raw")
         engine = EngineProcess(_profiled(settings, traces))
@@ -88,7 +88,7 @@ async def alone(folder: Path, config: Config, traces: Path) -> tuple[EngineAlone
 
 
 def unique_tokens(calls: Sequence[Call]) -> int:
-    """How many tokens there are if what calls begin with in common counts once."""
+    """Return how many tokens there are if common beginnings of calls count once."""
     import numpy as np
 
     return len(build_trie([np.array(call.prompt + call.answer) for call in calls]))

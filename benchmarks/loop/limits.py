@@ -1,8 +1,8 @@
 """What this machine could do at most: the products of a model's own shapes, and memory read and written.
 
-Measured in the run that they are compared in, with all cores and nothing else running. Each limit counts what cannot be
-left out, and nothing else: an update's products over its unique tokens and its optimizer's memory, a rollout's products
-over each token once with as many rows at a time as sequences run, a publication's bytes.
+The limits are measured in the run that they are compared in, with all cores and nothing else running. Each counts only
+what cannot be left out: an update's products over its unique tokens and its optimizer's memory, a rollout's products
+over each token once, with as many rows at a time as sequences run, a publication's bytes and its probe.
 
 Legend: ``rows`` of a product are tokens; a layer's products are queries, keys and values at once, output, gate and up
 at once, and down.
@@ -15,28 +15,28 @@ from typing import Any
 
 _FLOAT_BYTES = 4
 _OPTIMIZER_PASSES = 7
-"""AdamW reads the parameter, its gradient and two moments, and writes all but the gradient."""
+"""AdamW reads the parameter, its gradient, and two moments, and writes all except the gradient."""
 _TRAINING_ROWS = 1024
-"""As many rows as the rate of large products is taken from."""
+"""The rate of large products is measured with this many rows."""
 _COPIED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Of a decoder's products and of its cache."""
+    """The shapes of a decoder's products and of its cache."""
 
     layers: int
     linear: tuple[tuple[int, int], ...]
     """(out, in) of each product of a layer."""
     head: tuple[int, int]
     kv_width: int
-    """Numbers that a token keeps in a layer's cache."""
+    """Numbers that a layer's cache holds for a token."""
     parameters: int
-    """The embedding counts once, though it is the head as well."""
+    """The embedding counts once, though it is also the head."""
 
     @classmethod
     def of(cls, config: Any) -> "Shapes":
-        """Read them from a model's configuration, as transformers has it."""
+        """Read the shapes from a model's configuration, as transformers has it."""
         hidden, inner = config.hidden_size, config.intermediate_size
         head_dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
         queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
@@ -52,10 +52,10 @@ class Shapes:
 
 
 class Machine:
-    """Measures as it is asked; weights of the model's size are held, so that no product finds its own in a cache.
+    """The machine's rates; weights of the model's size are held, so that no product finds its weights in a cache.
 
     Args:
-        dtype: torch's, of the products.
+        dtype: torch's dtype of the products.
     """
 
     def __init__(self, shapes: Shapes, dtype: Any) -> None:
@@ -71,22 +71,22 @@ class Machine:
         self._layers_per_row_s, self._head_per_row_s = layers / _TRAINING_ROWS, head / _TRAINING_ROWS
 
     def update_s(self, tokens: int, asked: int) -> float:
-        """Seconds of one optimizer step.
+        """Return the seconds of one optimizer step.
 
         Args:
             tokens: unique ones, which go through the layers.
-            asked: of them, those whose next word's probability is trained.
+            asked: those of them whose next token's probability is trained.
         """
         products = tokens * self._layers_per_row_s + asked * self._head_per_row_s
         return products + _OPTIMIZER_PASSES * self._shapes.parameters * _FLOAT_BYTES / self.bytes_per_s
 
     def rollout_s(self, read: int, sampled: int, rows: int) -> float:
-        """Seconds of sampling.
+        """Return the seconds of sampling.
 
         Args:
             read: unique tokens that were not sampled, each of which is computed once.
-            sampled: tokens, ``rows`` of which are computed at a time; each pass reads the cache of what the sequences
-                share once.
+            sampled: tokens, computed ``rows`` at a time; each pass reads the sequences' cache, in which what they
+                share is read once.
             rows: sequences that run at the same time.
         """
         passes = sampled / rows
@@ -94,17 +94,17 @@ class Machine:
         return self.forward_s(read) + passes * (self._decode_s(rows) + cache / self.bytes_per_s)
 
     def forward_s(self, tokens: int) -> float:
-        """Seconds of the layers' products over so many tokens at once."""
+        """Return the seconds of the layers' products over ``tokens`` tokens at once."""
         return tokens * self._layers_per_row_s / 3
 
     def publication_s(self, probed: int) -> float:
-        """Seconds of a publication: the weights written once and read once, the probe scored on both sides."""
+        """Return the seconds of a publication: weights written once and read once, the probe scored on both sides."""
         size = self._shapes.parameters * self._dtype.itemsize
         return 2 * 2 * size / self.bytes_per_s + 2 * self.forward_s(probed)
 
     @property
     def gflops(self) -> float:
-        """Rate of the large products, in both directions."""
+        """Rate of the large products, forward and backward."""
         weights = self._shapes.parameters - self._shapes.head[0] * self._shapes.head[1]
         return 6 * weights / self._layers_per_row_s / 1e9
 
@@ -121,7 +121,7 @@ class Machine:
             return _quickest(decode)
 
     def _trained_s(self, rows: int) -> tuple[float, float]:
-        """Seconds of the products forward and backward: of all layers, of the head."""
+        """Return the seconds of the products, forward and backward: of all layers, and of the head."""
 
         def both_ways(weight: Any) -> None:
             x, g = self._rows(rows, weight.shape[1]), self._rows(rows, weight.shape[0])

@@ -30,10 +30,10 @@ _PARTS: Mapping[str, Sequence[str]] = {
     ),
     "copies": ("aten::copy_", "aten::_to_copy", "aten::cat", "aten::clone", "aten::contiguous"),
 }
-"""What a name has in it, of the operation or of one that it is below; the first that fits."""
+"""Parts of operations' names; an operation belongs to the first that fits."""
 _OTHER = "element by element"
 _BELOW = ("optimizer", "attention", "loss head", "sampling and log-probabilities")
-"""Parts that everything below belongs to."""
+"""Everything below an operation of these belongs to them as well."""
 
 
 def seconds_of_parts(trace: Path) -> dict[str, float]:
@@ -64,7 +64,7 @@ def _events(trace: Path) -> Iterator[dict]:
 def _of_thread(events: Iterable[dict]) -> dict[str, float]:
     seconds: defaultdict[str, float] = defaultdict(float)
     stack: list[tuple[float, str]] = []
-    """Ends of what is going on, and the part that each belongs to."""
+    """Ends of the operations that are still open, and the part that each belongs to."""
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         while stack and stack[-1][0] <= event["ts"]:
             stack.pop()

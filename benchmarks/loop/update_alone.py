@@ -18,23 +18,23 @@ _TRACE = "update.json"
 @dataclass(frozen=True, slots=True)
 class UpdateAlone:
     parts: Mapping[str, float]
-    """Of the last step, forward, backward and optimizer together."""
+    """Seconds of the last step: forward, backward, and optimizer together."""
     cpu_s: float
-    """Of that step."""
+    """CPU-seconds of that step."""
     export_s: float
-    """The weights written to a file, and the probe scored."""
+    """Seconds to write the weights to a file and to score the probe."""
     publication: Publication
 
 
 async def update_alone(
     config: Config, model_dir: Path, batches: Sequence[TrainingBatch], weights: Path, folder: Path, traces: Path
 ) -> UpdateAlone:
-    """Take the steps again, the last of them under the profiler, and publish.
+    """Take the steps again, the last one under the profiler, and publish.
 
     Args:
         batches: as the daemon trained them; all but the last warm up.
         weights: the file that is published.
-        traces: gets the trace.
+        traces: the folder in which the trace is put.
     """
     settings = trainer_settings(config, config.only_policy, model_dir, folder)
     return await asyncio.to_thread(_update, settings, batches, weights, traces / _TRACE)

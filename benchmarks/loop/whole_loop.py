@@ -22,7 +22,7 @@ _GROUPS = 10
 class LoopStep:
     step: int
     seconds: Mapping[str, float]
-    """The daemon's: ``build``, ``train``."""
+    """The daemon's own: ``build`` and ``train``."""
     rollout_s: float
     publish_s: float | None
     """None: the step had nothing to publish."""
@@ -38,13 +38,13 @@ class LoopStep:
 
 
 def write_configuration(folder: Path, model: str) -> None:
-    """The quickstart's, with a port of its own."""
+    """Write the quickstart's configuration, with a port of its own."""
     text = example_configuration("calculator")
     (folder / "lightning.toml").write_text(text.replace("embedded:smollm2-135m-instruct", model))
 
 
 def run_loop(folder: Path, steps: int) -> list[LoopStep]:
-    """Train so many steps by the configuration in the folder."""
+    """Train ``steps`` steps by the configuration in the folder."""
     with running_daemon(folder, POLICY) as url, CpuWatch() as watch:
         sys.path.insert(0, str(EXAMPLE))
         from agent import solve  # pyright: ignore[reportMissingImports]
@@ -94,6 +94,6 @@ def _first_token_s(url: str) -> float:
 
 
 def sampled_tokens(folder: Path) -> int:
-    """All that were sampled in the loop's attempts, trained or not."""
+    """Return how many tokens were sampled in the loop's attempts, trained or not."""
     database = sqlite3.connect(folder / "state" / "lightning.sqlite")
     return database.execute("SELECT coalesce(sum(tokens), 0) FROM ledger").fetchone()[0]

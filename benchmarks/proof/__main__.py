@@ -1,13 +1,13 @@
-"""Train examples and say what became of each: held-out tasks before and after, with the interval, curve and rollouts.
+"""Train examples and report what became of each: held-out tasks before and after, with interval, curve, and rollouts.
 
     python -m benchmarks.proof                             # all of them, one seed each
     python -m benchmarks.proof search code --seeds 0,1,2   # some, three seeds each
     python -m benchmarks.proof --write docs/proof.md       # and the page
 
-Runs are kept in ``--out``, without checkpoints once they are done: one that is done is not made again, one that was
-interrupted goes on where it was. A run of an example that has changed since, or of another number of steps, is put
-aside (``earlier/``), and another one is made. Outcomes are kept next to the page (``docs/proof/``), so that runs of
-several days and machines come together in it; one of an example that has changed since is left out.
+Runs are kept in ``--out``, without checkpoints once they are done. A run that is done is not repeated; one that was
+interrupted continues where it stopped. A run of an example that has changed since, or of another number of steps, is
+put aside (``earlier/``) and made again. Outcomes are kept next to the page (``docs/proof/``), so that it collects runs
+of several days and machines; those of an example that has changed since are left out.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [name for name in options.examples if name not in EXAMPLES]:
         parser.error(f"there is no example {unknown[0]!r}; name some of: {', '.join(EXAMPLES)}")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the daemon of a run ends with it, however it is told to
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that the daemon of a run ends with it
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     failed = False
     for name in options.examples or EXAMPLES:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _outcome(name: str, seed: int, steps: int | None, out: Path) -> Outcome:
-    """Return what is there already, or train."""
+    """Return the outcome that exists, or train."""
     example, folder = EXAMPLES[name], out / f"{name}-seed-{seed}"
     begun = {"digest": digest_of(name), "steps": steps or example.steps}
     if folder.exists() and _begun(folder) != begun:
@@ -81,13 +81,13 @@ def _outcome(name: str, seed: int, steps: int | None, out: Path) -> Outcome:
 
 
 def _begun(folder: Path) -> dict[str, Any] | None:
-    """Return which files of its example a run was begun with, and for how many steps; None if nobody knows."""
+    """Return the digest of an example's files and the number of steps that a run was begun with; None if unknown."""
     try:
         return json.loads((folder / "begun.json").read_text())
     except FileNotFoundError:
         if not (folder / "outcome.json").exists():
             return None
-        outcome = Outcome.read(folder / "outcome.json")  # of a run before this was written down
+        outcome = Outcome.read(folder / "outcome.json")  # of a run from before begun.json was written
         return {"digest": outcome.digest, "steps": outcome.steps}
 
 
@@ -100,7 +100,7 @@ def _put_aside(folder: Path) -> None:
 
 
 def _kept(out: Path, folder: Path) -> list[Outcome]:
-    """Return the outcomes of all runs, with those of earlier days in ``folder``, where all of them are kept."""
+    """Return the outcomes of all runs; those of earlier days come from ``folder``, where all of them are kept."""
     folder.mkdir(exist_ok=True)
     for path in out.glob("*/outcome.json"):
         shutil.copyfile(path, folder / f"{path.parent.name}.json")

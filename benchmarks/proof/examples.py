@@ -21,7 +21,7 @@ class Example:
     """Environments that it needs, which are installed first."""
     python: Path = Path(sys.executable)
     uses: tuple[str, ...] = ()
-    """Other examples whose modules are a part of this one; their own configuration and ``train.py`` are not."""
+    """Other examples whose modules belong to this one; their own configuration and ``train.py`` do not."""
 
 
 EXAMPLES: Mapping[str, Example] = {

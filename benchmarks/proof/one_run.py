@@ -19,7 +19,7 @@ _SCHEDULED = re.compile(r"total_steps = \d+")
 
 
 def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -> float:
-    """Train, or go on where an interrupted run was, and return the minutes that it took altogether.
+    """Train, or continue a run that was interrupted, and return the minutes that it took altogether.
 
     Raises:
         RuntimeError: the example's program failed; the message names its log.
@@ -44,7 +44,7 @@ def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -
 
 @contextmanager
 def _minutes(path: Path) -> Iterator[list[float]]:
-    """Keep how long each try took; what is yielded has those before, and in the end this one."""
+    """Record how long each try took; yield the minutes of earlier tries, to which this one's are added at the end."""
     spent = [float(line) for line in path.read_text().split()] if path.exists() else []
     began = time.monotonic()
     try:

@@ -19,7 +19,7 @@ class Asked:
     """A held-out task, asked once."""
 
     reward: float | None
-    """None where none was recorded: the attempt failed, say before it reached the model."""
+    """None if no reward was recorded: the attempt failed, say before it reached the model."""
     said: tuple[str, ...]
     """What the policy answered to each call."""
 
@@ -38,19 +38,19 @@ class Outcome:
     made: str
     """Day, in UTC."""
     digest: str
-    """Of the example's files."""
+    """A digest of the example's files."""
     before: Mapping[str, bool]
-    """By held-out task; a reward of 1 is a success, and none is not."""
+    """By held-out task: whether its reward was 1; an attempt without a reward is no success."""
     after: Mapping[str, bool]
     rewards: tuple[float | None, ...]
     """Mean reward of each step's attempts."""
     task: str
-    """A held-out task of which the two rollouts are (``shown_task``)."""
+    """The held-out task of the two rollouts that are shown (``shown_task``)."""
     question: str
     said_before: tuple[str, ...]
     said_after: tuple[str, ...]
     unscored: Mapping[str, int] | None = None
-    """Attempts without a recorded reward, ``before`` and ``after``; None of a run from before they were counted."""
+    """Attempts without a recorded reward, ``before`` and ``after``; None for a run from before they were counted."""
 
     @property
     def difference(self) -> PairedDifference:
@@ -70,7 +70,7 @@ class Outcome:
 async def outcome_of(
     folder: Path, example: str, *, seed: int, minutes: float, machine: str, made: str, digest: str
 ) -> Outcome:
-    """Read a run's store; its daemon has ended. The named arguments are what the store does not know.
+    """Read a run's store, after its daemon has ended. The keyword arguments are what the store does not know.
 
     Raises:
         RuntimeError: the held-out tasks were not asked before and after.
@@ -81,7 +81,7 @@ async def outcome_of(
         steps = await store.steps(policy.name)
         attempts = await store.attempts(mode=RolloutMode.EVALUATE)
         read = read_spans(await store.spans_of_attempts([attempt.attempt_id for attempt in attempts]))
-    # Of the attempt as a whole: some are of one call or one agent.
+    # Rewards of an attempt as a whole: others are of one call or one agent.
     whole = [one for one in read.evaluations if one.response_id is None and one.agent is None]
     rewards = {one.attempt_id: one.value for one in whole if one.attempt_id}
     calls: dict[str | None, list[Call]] = {}
@@ -131,17 +131,17 @@ def asked(
 
 
 def shown_task(before: Mapping[str, Asked], after: Mapping[str, Asked]) -> str:
-    """Return a task whose rollouts are worth showing: answered in both, and learned, where there is one."""
+    """Return a task whose rollouts are worth showing: answered in both, and learned, if there is one."""
     answered = [task for task in before if before[task].said and after[task].said]
     learned = [task for task in answered if after[task].success and not before[task].success]
     return next(iter(learned or answered or before))
 
 
 def evaluation(stage: str, attempts: Sequence[Attempt], rewards: Mapping[str, float | None]) -> list[Attempt]:
-    """Return one attempt at each task of a stage, of attempts that have their oldest first.
+    """Return one attempt at each task of a stage; ``attempts`` has the oldest first.
 
     A program that was interrupted and started again asks the tasks of ``before`` again, of a model that has learned:
-    the first attempt that was scored counts, and of ``after`` the last one.
+    therefore the first scored attempt counts for ``before``, and the last one for ``after``.
     """
     found: dict[str, Attempt] = {}
     for attempt in attempts if stage == "before" else reversed(attempts):
@@ -162,7 +162,7 @@ def last_question(prompt: str) -> str:
 
 
 def _stage(attempt: Attempt) -> str:
-    """``run/stage/task``, as a runner names what it evaluates; a task's name may have slashes too."""
+    """Return the stage of ``run/stage/task``, as a runner names an evaluation; a task's name may have slashes too."""
     stages = [part for part in attempt.group_id.split("/") if part in ("before", "after")]
     return stages[0] if stages else ""
 

@@ -11,7 +11,7 @@ _LONGEST = 300
 
 
 def page(outcomes: Sequence[Outcome], remark: str = "") -> str:
-    """Return the page as Markdown; ``remark`` is what else is to be known of the runs."""
+    """Return the page as Markdown; ``remark`` is what else there is to know about the runs."""
     by_example: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_example.setdefault(outcome.example, []).append(outcome)
@@ -28,15 +28,15 @@ _INTRODUCTION = """# Proof
 
 What examples learned, each on one machine without a GPU. Held-out tasks are asked before and after training, at
 temperature 0, and are never trained on. The interval is that of the paired difference (95 %, Bonett and Price 2012).
-Everything goes the ordinary way: the example's own program, capture, gateway, transitions, trainer, publication.
-Minutes are wall-clock, with the start of the daemon and both evaluations.
+Every run takes the ordinary path: the example's own program, capture, gateway, transitions, trainer, publication.
+Minutes are wall-clock time, including the start of the daemon and both evaluations.
 
     make proof EXAMPLE=search SEEDS=0
 
-trains one of them and prints its row. Without `EXAMPLE` all are trained, one after the other. What is done already is
-kept in `runs/proof`, and an interrupted run goes on where it was; one of an example that has changed since, or of
-another number of steps, moves to `runs/proof/earlier` and is made anew. The figures of each run are in `docs/proof/`;
-those of an example that has changed since are left out."""
+trains one of them and prints its row. Without `EXAMPLE`, all are trained, one after the other. Finished runs are kept
+in `runs/proof`, and an interrupted run continues where it stopped. If the example or the number of steps has changed
+since a run, that run is moved to `runs/proof/earlier` and repeated. The figures of each run are in `docs/proof/`; those
+of an example that has changed since are left out."""
 _UNSCORED = """Unscored are attempts that got no reward, because they failed, say; they count as wrong. A row that does
 not say how many there are is of a run that did not count them."""
 

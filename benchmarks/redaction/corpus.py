@@ -1,4 +1,4 @@
-"""Code, JSON and prose without secrets: what the installed packages bring along, in texts of a message's length."""
+"""Code, JSON, and prose without secrets: files of the installed packages, in texts of a message's length."""
 
 import random
 import sysconfig
@@ -15,11 +15,11 @@ _LENGTH = 2000
 """Characters of a text."""
 _LARGEST_FILE = 400_000
 _WITH_SECRETS = ("/awscli/examples/",)
-"""Documents that show private keys, session tokens and the like, whole."""
+"""Documents that show whole private keys, session tokens, and the like."""
 
 
 def texts(kind: str, limit: int, seed: int = 0) -> list[str]:
-    """Return at most so many texts of a kind, from as many files as there are."""
+    """Return at most ``limit`` texts of a kind, from as many files as there are."""
     draw = random.Random(seed)
     files = [path for path in _files() if path.name.endswith(KINDS[kind])]
     draw.shuffle(files)
@@ -46,7 +46,7 @@ def _pieces(path: Path) -> Iterator[str]:
 
 @cache
 def _files() -> list[Path]:
-    """Return all of the right kinds; listing them takes seconds."""
+    """Return all files of the right kinds; listing them takes seconds."""
     names = tuple(end for ends in KINDS.values() for end in ends)
     return [
         path

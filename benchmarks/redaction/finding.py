@@ -1,4 +1,4 @@
-"""How many forms of secrets are found, and how much of what holds none is marked."""
+"""How many forms of secrets are found, and how many texts without a secret are marked."""
 
 from collections import Counter
 

@@ -1,7 +1,7 @@
-"""Forms of secrets, made when asked for: nothing in this file is a key, and no scanner takes it for one.
+"""Forms of secrets, made on demand: nothing in this file is a key, and no scanner takes it for one.
 
-A form is a text with places such as ``{w*36}``: so many characters of an alphabet, drawn at random. The part between
-``«`` and ``»`` is the secret itself: of it nothing may stay. Sources: the issuers' documentation.
+A form is a text with places such as ``{w*36}``: that many characters of an alphabet, drawn at random. The part between
+``«`` and ``»`` is the secret itself, of which nothing may stay. Sources: the issuers' documentation.
 """
 
 import base64
@@ -244,12 +244,12 @@ pem-one-line            {"private_key": "«{pem-escaped}»"}
 
 
 def names() -> list[str]:
-    """Every form once."""
+    """Return the name of every form."""
     return [line.split(maxsplit=1)[0] for line in _lines()]
 
 
 def secrets(seed: int, of_each: int = 1) -> Iterator[Secret]:
-    """Make so many secrets of each form."""
+    """Make ``of_each`` secrets of each form."""
     draw = random.Random(seed)
     for line in _lines():
         name, template = line.split(maxsplit=1)

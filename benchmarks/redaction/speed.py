@@ -63,7 +63,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def _least(work: Callable[[], object], rounds: int) -> float:
-    """Seconds of CPU of the quickest round: others may use the machine."""
+    """Return the CPU-seconds of the quickest round, since others may use the machine."""
     seconds = []
     for _ in range(rounds):
         began = time.process_time()

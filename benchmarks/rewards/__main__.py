@@ -3,23 +3,23 @@
     python -m benchmarks.rewards                            # by simulation, without an engine: about a minute
     python -m benchmarks.rewards --runs 20                  # quicker
     python -m benchmarks.rewards --only throughput          # what judging costs: some seconds
-    python -m benchmarks.rewards --only learning            # with real engines: hours; goes on where it was
+    python -m benchmarks.rewards --only learning            # with real engines: hours; continues where it stopped
     python -m benchmarks.rewards --only learning --quick    # one seed, 30 % noise, 6 steps: three short runs
 
-Judges: one gives a yes or no that is wrong at the given rates; the rates are estimated from labels by the daemon's own
-code, and its corrected reward is compared with the right one, in the mean over all attempts, where a second reward
-(0.5 for a right format, which half of the attempts have) is added to it. Printed are the error of the estimated rates
-and how far the mean of the whole reward is from the right one, corrected and not.
+Judges: one gives a yes or no that is wrong at the given rates. The daemon's own code estimates the rates from labels,
+and its corrected reward is compared with the right one, in the mean over all attempts, where a second reward (0.5 for a
+right format, which half of the attempts have) is added to it. The table shows the error of the estimated rates, and how
+far the mean of the whole reward is from the right one, corrected and not.
 
-Feedback: 300 sources each say something of answers by chance; one in ten colludes, and calls every answer of one wrong
-kind right. A tenth of the attempts has a verified reward. Printed are how far the reward is from the right one on
-answers of that kind and on the others, with every source worth the same and by the daemon's weights, and how many of
-the colluding sources are named as mostly wrong, or are among the tenth that weighs least.
+Feedback: 300 sources each rate answers at random; one in ten colludes, and calls every answer of one wrong kind right.
+A tenth of the attempts has a verified reward. The table shows how far the reward is from the right one on answers of
+that kind and on the others, with every source worth the same and with the daemon's weights, and how many of the
+colluding sources are named as mostly wrong, or are among the tenth that weighs least.
 
-The claims, each of which ends the program with 1 where it fails: a rate is within 0.03 of the right one with 200 labels
-of each kind (the median over the runs of the two rates' mean error); a corrected mean is nearer to the right one than
-one that is not, from 10 % noise on; weights make the rewards of what was praised wrongly better, and the others by no
-more than 0.01 worse.
+The program ends with 1 if one of these claims fails: a rate is within 0.03 of the right one with 200 labels of each
+kind (the median over the runs of the two rates' mean error); from 10 % noise on, a corrected mean is nearer to the
+right one than an uncorrected one; weights bring the rewards of what was praised wrongly nearer to the right ones, and
+the others at most 0.01 further away.
 """
 
 import argparse

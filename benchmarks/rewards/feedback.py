@@ -1,4 +1,4 @@
-"""Sources of feedback of which some collude on one wrong kind of answer, weighed as the daemon weighs them."""
+"""Sources of feedback, some of which collude on one wrong kind of answer, weighed as the daemon weighs them."""
 
 import random
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from lightning_trainer.samples.feedback.standing import Opinion, standings
 _SOURCES, _ANSWERS, _VOICES = 300, 1200, 4
 _HONEST = 0.85
 _PRAISED = 4
-"""Every so many-th answer is of the kind that colluding sources praise; it is always wrong."""
+"""One answer in so many is of the kind that colluding sources praise; it is always wrong."""
 _VERIFIED = 10
 
 
@@ -27,7 +27,7 @@ class Poisoning:
 
 
 def poisoned(share: float, *, seed: int) -> Poisoning:
-    """Let sources speak; ``share`` of them collude."""
+    """Let sources rate answers, ``share`` of them colluding, and return how far the rewards are off."""
     generator = random.Random(seed)
     sources = [f"s{number}" for number in range(_SOURCES)]
     colluding = set(sources[: round(share * _SOURCES)])

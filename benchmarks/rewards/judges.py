@@ -1,4 +1,4 @@
-"""A judge that errs at known rates, corrected by what labels tell."""
+"""A judge that errs at known rates, corrected with the help of labels."""
 
 import random
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _FORMAT = 0.5
 
 
 class Noise(NamedTuple):
-    """One run."""
+    """The result of one run."""
 
     rates: float
     """Error of the two estimated rates, their mean."""
@@ -19,7 +19,7 @@ class Noise(NamedTuple):
 
 
 def noisy(rate: float, *, labels: int, attempts: int, seed: int) -> Noise:
-    """Judge attempts of which 60 % are right; the judge errs at ``rate`` on right ones, and half as often on wrong."""
+    """Judge attempts, 60 % of them right; the judge errs at ``rate`` on right ones, and half as often on wrong ones."""
     generator = random.Random(seed)
     false_negative, false_positive = rate, rate / 2
 

@@ -1,19 +1,21 @@
-"""The calculator agent, trained with a judge that errs beside a second reward: what correction is worth, for real.
+"""The calculator agent, trained with a judge that errs and a second reward: what correction is worth in real runs.
 
-The judge says whether an answer is right, and is wrong at the given rate, whatever is right. Beside it stands a reward
-that pulls the other way: 0.3 for an answer without the calculator. Before training, three in five of the answers that
-use it are right, so the right reward favors using it. A judge that errs at 30 % of either kind tells right from wrong
-by 0.4 instead of 1: without correction, 0.24 on average is less than 0.3, and the policy learns never to calculate.
-That is where correction matters: in the weights between several rewards. Alone, under an advantage that is divided by
-the group's deviation, it cancels out (docs/rewards.md). Advantages are not divided by it here: where none of a group
-is right, the smaller reward alone would count as much as the right one does elsewhere, whatever its weight.
+The judge says whether an answer is right, and errs at the given rate on right and on wrong answers. The second reward
+pulls the other way: 0.3 for an answer without the calculator. Before training, three in five of the answers that use it
+are right, so the right reward favors using it. A judge that errs at 30 % of either kind tells right from wrong by 0.4
+instead of 1: without correction, 0.24 on average is less than 0.3, and the policy learns never to calculate. This is
+where correction matters: in the weights between several rewards. With a single reward and an advantage that is divided
+by the group's deviation, correction cancels out (docs/rewards.md). Advantages are not divided by the deviation here: in
+a group without a right answer, the smaller reward alone would count as much as the right one does elsewhere, whatever
+its weight.
 
-The problems have one operation. With two among them, less than half is right before training and the distance to 0.3
-is small: a corrected verdict varies by more than 1, so chance then takes the policy, in some runs and within ten
-steps, to where it never calculates, finds nothing right any more, and cannot come back.
+The problems have one operation. With problems of two operations among them, less than half of the answers are right
+before training, which is close to 0.3: a corrected verdict varies by more than 1, so chance then takes the policy, in
+some runs and within ten steps, to a point where it never calculates, finds nothing right any more, and cannot come
+back.
 
-Every run has a daemon, an engine and a trainer of its own, and a line in the file of results when it has ended: a run
-that is there is not made again.
+Every run has a daemon, an engine, and a trainer of its own, and gets a line in the file of results when it has ended: a
+run with a line is not repeated.
 """
 
 import json
@@ -40,13 +42,13 @@ _ROUNDS: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.1, ("corrected", "plain")),
     (0.0, ("corrected",)),
 )
-"""How often the judge errs, and rewards that are trained with, each by every seed; the claim's first, so that an
+"""How often the judge errs, and the rewards to train with, each with every seed; the claim's come first, so that an
 interrupted benchmark has those. The true reward is that of a judge that never errs, so it needs no other rate."""
 _STEPS = 60
-"""A corrected verdict varies six times as much as the right reward at 30 %: 26 steps are enough for that one, and leave
-the corrected one on its way."""
+"""At 30 %, a corrected verdict varies six times as much as the right reward: 26 steps are enough for the right reward,
+but not for the corrected one."""
 _NUMBERS = 2
-"""In a problem of one operation."""
+"""Numbers in a problem of one operation."""
 _BESIDE = 0.3
 """Weight of the reward for an answer without the calculator."""
 _TEMPERATURE = 0.4
@@ -70,7 +72,7 @@ def brief(told):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One run: what is trained with, and how long."""
+    """One run: the reward that it trains with, and how long."""
 
     reward: str
     """``true``, ``plain`` or ``corrected``."""
@@ -92,7 +94,7 @@ def arms(*, quick: bool) -> Iterator[Arm]:
 
 
 def learning(results: Path, *, quick: bool) -> bool:
-    """Make the runs that lack a line, print the table; return whether the claim holds (with ``quick`` none is made)."""
+    """Make the runs that lack a line, print the table; return whether the claim holds (``quick`` makes none)."""
     results.parent.mkdir(parents=True, exist_ok=True)
     known = {}
     if results.exists():
@@ -143,7 +145,7 @@ def _write(folder: Path, arm: Arm) -> None:
 
 
 def _trained(folder: Path, arm: Arm) -> float:
-    """Label answers where the judge is corrected, train, and return held-out success."""
+    """Label answers if the judge is corrected, train, and return held-out success."""
     sys.path.insert(0, str(_EXAMPLE))
     import lightning_instrumentation as lt
     from agent import solve  # pyright: ignore[reportMissingImports]
@@ -178,7 +180,7 @@ def _trained(folder: Path, arm: Arm) -> float:
 
 
 def _of_one_operation(tasks: Callable[[int], list[Any]], count: int) -> list[Any]:
-    """Return the first ``count``; of five tasks, three are of one operation."""
+    """Return the first ``count`` tasks of one operation, which three in five are."""
     found = [task for task in tasks(2 * count) if len(task.numbers) == _NUMBERS][:count]
     assert len(found) == count
     return found

@@ -23,7 +23,7 @@ from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span, SpanStatus
 
 _ENDPOINT_S = 0.05
-"""That the endpoint takes for an answer."""
+"""How long the endpoint takes for an answer."""
 _CRITERIA = ("found", "polite")
 
 
@@ -32,11 +32,11 @@ class Throughput:
     attempts: int
     seconds: float
     cpu_ms: float
-    """Of an attempt: reading, asking, parsing and storing, without the endpoint's own."""
+    """Per attempt: reading, asking, parsing, and storing, without the endpoint's own."""
 
 
 def throughput(attempts: int, *, at_once: int) -> Throughput:
-    """Judge so many attempts by a rubric; every one of them has to get its reward."""
+    """Judge ``attempts`` attempts by a rubric; every one of them has to get its reward."""
     ours, theirs = get_context("spawn").Pipe()
     endpoint = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
     endpoint.start()

@@ -1,1 +1,1 @@
-"""What is recorded of each token: cost and use."""
+"""What it costs to use what is recorded of each token's sampling."""

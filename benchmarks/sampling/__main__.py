@@ -4,7 +4,7 @@
     python -m benchmarks.sampling --quick         # smaller
     python -m benchmarks.sampling --json FILE     # figures, goals and verdicts, for machines
 
-The exit status is 0 even where a goal is missed: the table says so.
+The exit status is 0 even if a goal is missed: the table says so.
 """
 
 from types import ModuleType

@@ -1,8 +1,8 @@
 """CPU-seconds of log-probabilities and their gradient, by what the tokens were sampled from.
 
 One matrix of logits for 2,000 tokens over a vocabulary of 49,152 (SmolLM2's), one thread, forward and backward. The
-plain function is what batches without a grammar, top-p or a penalty go through, before and after there were others;
-building the matrix, which costs a forward and a backward pass of the model, is not in it.
+plain function, which was there before the others, is the one for batches without a grammar, top-p, or a penalty.
+Building the matrix, which costs a forward and a backward pass of the model, is not included.
 """
 
 import random

@@ -5,7 +5,7 @@
     python -m benchmarks.scale --quick            # less of it, in minutes
     python -m benchmarks.scale --json FILE        # figures, for machines
 
-No section has a goal: the figures are there to compare ways, machines and versions with each other.
+No section has a goal: the figures serve to compare ways, machines, and versions with each other.
 """
 
 from types import ModuleType

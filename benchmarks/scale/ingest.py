@@ -1,8 +1,8 @@
 """Spans that whole daemons accept over HTTP: one on SQLite, one on PostgreSQL, two on one PostgreSQL.
 
 Two processes send gzipped deliveries of 512 spans (``common/payload.py``: 640 token ids each) and wait for each
-acknowledgement. Counted are CPU-seconds, which other work on the machine changes little: of the daemons, and of the
-PostgreSQL server beside them, which flushes every commit to the disk (``fsync``).
+acknowledgement. CPU-seconds are counted, since other work on the machine changes them little: those of the daemons, and
+those of the PostgreSQL server next to them, which flushes every commit to the disk (``fsync``).
 """
 
 import tempfile

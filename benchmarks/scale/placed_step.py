@@ -21,7 +21,7 @@ from lightning_trainer.types import Sample, Segment, TrainingBatch
 _STEPS = 5
 _GROUPS, _MEMBERS, _PROMPT, _SAMPLED = 4, 8, 64, 32
 _TOKENS = 256
-"""Ids are drawn from the first of the vocabulary, which the tiny model has as well."""
+"""Ids are drawn from so many first ones of the vocabulary, which the tiny model has as well."""
 
 
 def main(where: str, model: str, out: Path) -> None:

@@ -1,8 +1,8 @@
 """What a step costs more on a cluster: one trainer and batch on this machine's own Ray, and on a node of a cluster.
 
-The cluster is a head without processors and one node, both on this machine, so the model, the batch and the published
-weights travel as between machines, through Ray's object store, but over no wire. Counted is wall time from the call to
-its answer, the median of a few steps; the first warms up.
+The cluster is a head without processors and one node, both on this machine, so the model, the batch, and the published
+weights travel as between machines, through Ray's object store, but over no wire. The figures are wall time from a call
+to its answer, the median of a few steps; the first step warms up.
 """
 
 import json
@@ -20,7 +20,7 @@ _TIMEOUT_S = 1200
 
 
 def run(quick: bool = False) -> list[Row]:
-    """``quick``: the tiny model."""
+    """``quick``: with the tiny model."""
     local, cluster = (_measured(where, quick) for where in ("local", "cluster"))
     rows = [Row("placement", f"{what}, over the local one's", cluster[what] / local[what], "x") for what in local]
     rows += [

@@ -1,7 +1,7 @@
-"""How large a history is on the disk, and how soon a daemon that records is up on it, with retention and without.
+"""How large a history is on the disk, and how soon a daemon that records is up on it, with and without retention.
 
-The history is written in bulk (``common/history.py``). Retention, where it is on, has a twentieth of it to delete: the
-daemon has to be up and to answer meanwhile.
+The history is written in bulk (``common/history.py``). If retention is on, it has a twentieth of the history to delete:
+the daemon has to be up and to answer meanwhile.
 """
 
 import json
@@ -18,9 +18,9 @@ TITLE = "A recording daemon on a long history"
 
 _SPANS_OF_STEP = 50
 _KEPT = 0.95
-"""Of the history, where retention is on; it deletes slowly, so as not to be in anybody's way."""
+"""Of the history, if retention is on; it deletes slowly, so that it does not hold up other work."""
 _PATIENCE_S = 600.0
-"""How long retention is waited for."""
+"""How long to wait for retention."""
 
 
 def run(quick: bool = False) -> list[Row]:
@@ -57,7 +57,7 @@ def _measure(spans: int) -> list[Row]:
 
 
 def _until_within(url: str, limit: int) -> tuple[int, float]:
-    """Return the store's bytes as soon as they are within the limit, or patience is at its end; and the seconds."""
+    """Return the store's bytes and the seconds, as soon as the bytes are within the limit or the patience is over."""
     began = time.monotonic()
     while True:
         with urllib.request.urlopen(f"{url}/lightning/status", timeout=60) as answer:

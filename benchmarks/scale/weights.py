@@ -1,7 +1,7 @@
 """From weights that are written to tensors that are loaded, by each way from trainer to engine.
 
-The weights are random, float32, in the shapes of SmolLM2-135M. Loading them is set against copying the same bytes from
-tensor to tensor, which no way can do without. Another way is one more function in ``WAYS``.
+The weights are random, float32, in the shapes of SmolLM2-135M. Loading them is compared with copying the same bytes
+from tensor to tensor, which no way can avoid. Another way is one more function in ``WAYS``.
 """
 
 import statistics
@@ -24,7 +24,7 @@ TITLE = "From written weights to loaded tensors"
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 Way: TypeAlias = Callable[[Tensors], AbstractContextManager[Callable[[Tensors], None]]]
-"""Writes weights as the trainer does, and yields what loads them into tensors that are there already."""
+"""Writes weights as the trainer does, and yields a function that loads them into existing tensors."""
 
 _LAYERS, _HIDDEN, _KEYS, _INTERMEDIATE, _VOCABULARY = 30, 576, 192, 1536, 49_152
 
@@ -95,7 +95,7 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 def _shapes(layers: int) -> dict[str, tuple[int, ...]]:
-    """Of SmolLM2-135M by parameter; its output layer is tied to the embeddings."""
+    """Return the shapes of SmolLM2-135M by parameter; its output layer is tied to the embeddings."""
     of_layer = {
         "input_layernorm": (_HIDDEN,),
         "self_attn.q_proj": (_HIDDEN, _HIDDEN),

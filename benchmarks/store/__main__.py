@@ -1,14 +1,14 @@
-"""What a long history costs: start, idle, every answer of the API, and the size, of a store of millions of spans.
+"""What a long history costs: start, idle CPU, every answer of the API, and the size, of a store of millions of spans.
 
     python -m benchmarks.store                    # 5,000,000 spans and 100,000 steps: about 12 GB of disk
     python -m benchmarks.store --spans 1000000 --steps 20000
     python -m benchmarks.store --quick            # a small one
     python -m benchmarks.store --json FILE        # figures, goals and verdicts, for machines
 
-The store is filled by inserts of many rows at once, through its own codecs (``store/history.py``). Then a daemon
-without a policy is started on it, and a process that has everything that a policy's loop and routes ask the store
-(``common/policy_process.py``), without engine and trainer. The exit status is 0 even where a goal is missed: the
-table says so.
+The store is filled by inserts of many rows at once, through its own codecs (``common/history.py``). Then a daemon
+without a policy is started on it, and a process with everything that a policy's loop and routes ask the store
+(``common/policy_process.py``), without engine and trainer. The exit status is 0 even if a goal is missed: the table
+says so.
 """
 
 import argparse

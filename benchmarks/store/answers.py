@@ -1,4 +1,4 @@
-"""How soon it is up, what it does when nobody asks, and how long each answer takes, beside a long history."""
+"""How soon a daemon is up over a long history, what it uses when idle, and how long each answer takes."""
 
 import time
 import urllib.request
@@ -51,7 +51,7 @@ def measure(folder: Path, history: History, *, idle_s: float) -> list[Row]:
 
 
 def _recording(folder: Path, history: History, idle_s: float) -> list[Row]:
-    """The daemon as it is, without a policy."""
+    """Measure the real daemon, without a policy."""
     daemon = Recorder(folder / "recorder", {"retention_size": "none"}, state_dir=history.state_dir)
     try:
         start_s, process = daemon.start(), daemon.process
@@ -96,7 +96,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _settle(process: psutil.Process, idle_s: float) -> float:
-    """Wait until what a start brings with it is done, at most two minutes; return the seconds that it took."""
+    """Wait until the work of a start is done, at most two minutes; return the seconds that it took."""
     began = time.monotonic()
     while _idle(process, min(3.0, idle_s)) > 5.0 and time.monotonic() - began < 120:
         pass

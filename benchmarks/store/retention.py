@@ -1,4 +1,4 @@
-"""Whether the size is held while somebody writes, and what the writer waits for it."""
+"""Whether the size is held while a client writes, and how long the client waits for it."""
 
 import time
 import urllib.request
@@ -17,7 +17,7 @@ _AT_ONCE = 500
 
 
 def measure(folder: Path, history: History, *, spans: int) -> list[Row]:
-    """Write so many spans into a store that is nearly at its limit already."""
+    """Write ``spans`` spans into a store that is nearly at its limit already."""
     limit = int(max(1.05 * history.bytes + 64 * 2**20, 96 * 2**20))
     store = history.state_dir / "lightning.sqlite"
     most, waits = 0, []

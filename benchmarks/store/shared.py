@@ -1,4 +1,4 @@
-"""What a store that several daemons share costs, and whether it loses anything when everything around it is killed.
+"""What a store that several daemons share costs, and whether it loses anything when daemons and server are killed.
 
     python -m benchmarks.store.shared                       # SQLite and PostgreSQL; then 100,000 spans, cut
     python -m benchmarks.store.shared --quick
@@ -6,7 +6,7 @@
 
 Append: what the store alone takes, in one process; ``benchmarks.scale`` measures whole daemons. Cut: processes send to
 two daemons, each delivery until it is acknowledged, while daemons are killed with SIGKILL and the server is stopped as
-by a crash; then the store is compared with what was sent. The exit status is 1 where something was lost or doubled.
+by a crash; then the store is compared with what was sent. The exit status is 1 if something was lost or doubled.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from lightning_trainer.store.sqlite import SqliteStore
 
 _AT_ONCE = 50
 _EVENT_S = 8.0
-"""About how long a kill and a start take: those who send take as long as all of them."""
+"""About how long a kill and a start take: sending is spread over the time of all of them."""
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 async def append(server: PostgresServer, folder: Path, *, spans: int) -> list[Row]:
-    """What the store alone takes, in this process: from spans that were read to their commit."""
+    """Measure the store alone, in this process: from decoded spans to their commit."""
     server.execute("CREATE SCHEMA append")
     bodies = [gzip.decompress(body) for _, body in Bodies().requests(spans)]
     deliveries = [decode_request(body).spans for body in bodies]
@@ -82,7 +82,7 @@ async def append(server: PostgresServer, folder: Path, *, spans: int) -> list[Ro
 def cut(
     server: PostgresServer, folder: Path, spans: int, processes: int, kills: int, restarts: int, seed: int = 0
 ) -> list[Row]:
-    """Kill daemons so many times each, and restart the server, while spans are sent."""
+    """Kill each daemon ``kills`` times, and restart the server ``restarts`` times, while spans are sent."""
     server.execute("CREATE SCHEMA cut")
     recorders = [Recorder(folder / "cut" / str(n), {"url": server.url("cut")}) for n in range(2)]
     draw = random.Random(seed)

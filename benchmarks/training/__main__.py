@@ -1,11 +1,11 @@
-"""What training costs, beside the plain way of doing the same.
+"""What training costs, compared with the plain way of doing the same.
 
     python -m benchmarks.training                 # every section
     python -m benchmarks.training --only tree     # some
     python -m benchmarks.training --quick         # small models and few steps, in minutes
     python -m benchmarks.training --json FILE     # figures, goals and verdicts, for machines
 
-The exit status is 0 even where a goal is missed: the table says so.
+The exit status is 0 even if a goal is missed: the table says so.
 """
 
 from types import ModuleType

@@ -1,8 +1,8 @@
-"""Sixteen LoRA policies of one model against one: memory of the trainer's process and CPU-seconds of a policy's step.
+"""Sixteen LoRA policies of one model and one alone: memory of the trainer's process and CPU-seconds of a policy's step.
 
-Each count of policies is trained by one thread in a process of its own, three steps each in turn. What it would save at
-most to compute the batches of two policies in one pass is measured as well: one policy is given both batches, which
-share no token, and its step is compared with two steps of one batch; a pass with two adapters could not be faster.
+Each number of policies is trained by one thread in a process of its own, three steps each in turn. The most that one
+pass over the batches of two policies could save is measured as well: one policy is given both batches, which share no
+token, and its step is compared with two steps of one batch; a pass with two adapters could not be faster.
 """
 
 import json

@@ -16,17 +16,17 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, TrainingBatch
 
 _STEPS = 3
-"""Of each policy; the first one, which makes the optimizer's moments, is not timed."""
+"""Steps of each policy; the first one, which makes the optimizer's moments, is not timed."""
 _OFFSET = 257
-"""Added to the tokens of the second policy's samples: those share nothing with the first one's."""
+"""Added to the tokens of the second policy's samples, so that they share nothing with the first one's."""
 
 
 def main(count: int, groups: int, model_dir: Path, out: Path) -> None:
     """Write the peak resident size and the median CPU-seconds of a policy's step.
 
     Args:
-        count: of the policies.
-        groups: of eight attempts, in each policy's batch.
+        count: the number of policies.
+        groups: the number of groups, of eight attempts each, in each policy's batch.
     """
     lora, optimizer = LoraConfig(rank=16, alpha=32), OptimizerConfig(lr=1e-4)
     settings = [
@@ -56,7 +56,7 @@ def main(count: int, groups: int, model_dir: Path, out: Path) -> None:
 
 
 def _rewarded(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    """Return them with rewards that differ: without, there is nothing to learn."""
+    """Return the samples with rewards that differ: otherwise there is nothing to learn."""
     return tuple(
         replace(sample, segments=tuple(replace(segment, credit=float(index % 2)) for segment in sample.segments))
         for index, sample in enumerate(samples)
@@ -64,7 +64,7 @@ def _rewarded(samples: Sequence[Sample]) -> tuple[Sample, ...]:
 
 
 def _others(samples: Sequence[Sample], vocabulary: int) -> list[Sample]:
-    """Return as many samples of another policy, which share their prompts with each other alone."""
+    """Return as many samples of another policy, which share their prompts only with each other."""
     return [
         replace(
             sample,

@@ -1,4 +1,4 @@
-"""Wall-clock time to the same number of updates, synchronous and asynchronous, where tools take long now and then.
+"""Wall-clock time to the same number of updates, synchronous and asynchronous, if tools take long now and then.
 
 An agent asks the model, waits for its tool, asks again; how long the tool takes is drawn from a Pareto distribution
 (shape 1.3, so its tail is heavy), the same for both runs. Model, trainer and engine are real and tiny, so the figure is
@@ -20,7 +20,7 @@ TITLE = "Asynchronous against synchronous, tools with a heavy tail"
 POLICY = "waiting"
 GROUPS, SIZE = 8, 8
 _STALENESS, _MEDIAN_S, _LONGEST_S = 2, 1.0, 30.0
-"""``max_staleness`` of the second run; of a tool's latency, and where its tail is cut off."""
+"""``max_staleness`` of the second run; the median of a tool's latency, and where its tail is cut off."""
 CONFIG = """
 [daemon]
 port = 0
@@ -54,7 +54,7 @@ class Task:
 
 
 class Tool:
-    """Takes as long for the n-th attempt of a task in one run as in the other."""
+    """A tool that takes as long for the n-th attempt of a task in one run as in the other."""
 
     def __init__(self, median_s: float, longest_s: float) -> None:
         self._scale, self._longest_s = median_s / 2 ** (1 / 1.3), longest_s

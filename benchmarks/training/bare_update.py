@@ -1,7 +1,7 @@
 """vLLM's own update, through its own routes: the same file, in the same engine, with nothing of ours in between.
 
-No check of the file, no waiting for requests, no probe. The routes are those that ``vllm serve`` offers for this:
-``/v1/load_lora_adapter`` for an adapter, and its weight transfer for all weights.
+The file is not checked, no requests are awaited, and nothing is probed. The routes are those that ``vllm serve`` offers
+for this: ``/v1/load_lora_adapter`` for an adapter, and its weight transfer for all weights.
 """
 
 import json
@@ -21,13 +21,13 @@ _ROUTES = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
 
 
 def offer_routes() -> None:
-    """Have engines that are started from now on answer them."""
+    """Make engines that are started from now on offer these routes."""
     os.environ.update(_ROUTES)
 
 
 @contextmanager
 def without_plugin() -> Iterator[None]:
-    """Have engines that are started in the block be vLLM as it comes, but that it keeps freed memory as ours does."""
+    """Make engines that are started in the block unmodified vLLM, except that they keep freed memory as ours do."""
     os.environ["VLLM_PLUGINS"] = "none"
     try:
         yield
@@ -36,7 +36,7 @@ def without_plugin() -> Iterator[None]:
 
 
 class BareUpdate:
-    """Updates one engine; ``load`` is what is timed."""
+    """Updates one engine by vLLM's own routes; ``load`` is what is timed."""
 
     def __init__(self, client: httpx.AsyncClient, policy: str, scratch: Path) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class BareUpdate:
         self._scratch = scratch
 
     def prepare(self, publication: Publication) -> None:
-        """Make the folder that vLLM wants of an adapter, hidden from the clock: a trainer could write it at once."""
+        """Make the folder that vLLM wants for an adapter, outside the timing: a trainer could write it itself."""
         if publication.adapter is not None:
             folder = self._folder(publication)
             folder.mkdir(exist_ok=True)
@@ -52,7 +52,7 @@ class BareUpdate:
             publication.adapter.write_config(folder)
 
     async def load(self, publication: Publication) -> str:
-        """Load it and return the name under which the engine answers with it."""
+        """Load the publication and return the name under which the engine answers with it."""
         if publication.adapter is not None:
             name = f"bare-{publication.version}"
             await self._post("/v1/load_lora_adapter", lora_name=name, lora_path=str(self._folder(publication)))
@@ -65,7 +65,7 @@ class BareUpdate:
         return self._policy
 
     async def unload(self, publication: Publication) -> None:
-        """Take an adapter out again."""
+        """Unload an adapter; all weights stay."""
         if publication.adapter is not None:
             await self._post("/v1/unload_lora_adapter", lora_name=f"bare-{publication.version}")
 

@@ -2,17 +2,17 @@
 
 Half of the quickstart's steps with its model and configuration (``examples/calculator``), and the same tasks; three
 runs of each, one daemon after the other. With two epochs each batch is learned from twice, so the learning rate is two
-thirds of the quickstart's, which is as high as one update a batch bears.
+thirds of the quickstart's, which is as high as one update a batch tolerates.
 
 The reward of a step is what its attempts earned before it. A run's score is the mean reward of its last three steps
-until the CPU-minute at which the first of all runs that are compared ended (CPU time, since a minute of a shared
-machine is not always worth the same); of the forced tool, what the second half of the steps earned more than the first,
-as for the free agent. When a run takes off is chance: at first few groups of a step teach anything. So means of three
-runs are compared. The mean of three steps of 70 attempts has a standard error of 0.035, a difference of two of them
-0.05: what is slower by less than two of these is not known to be slower.
+until the CPU-minute at which the first of all compared runs ended (CPU time, since a minute of a shared machine is not
+always worth the same). For the forced tool, the score is how much more the second half of the steps earned than the
+first, for both it and the free agent. When a run takes off is chance: at first, few groups of a step teach anything.
+Therefore means of three runs are compared. The mean of three steps of 70 attempts has a standard error of 0.035, a
+difference of two such means 0.05: an arm that is behind by less than two of these is not known to be slower.
 
-A run that ended has a line in ``docs/proof/training-learning.jsonl`` and is not made again: runs of several days come
-together there. Delete the file to begin anew, as after a change of what is trained.
+A run that ended has a line in ``docs/proof/training-learning.jsonl`` and is not made again: runs of several days are
+collected there. Delete the file to start over, for example after a change of what is trained.
 """
 
 import json
@@ -39,7 +39,7 @@ _Runs = Sequence[_Steps]
 
 
 def arms(steps: int, tasks: int) -> list[Learning]:
-    """Return what is compared; the first is what the others are compared with."""
+    """Return what is compared; the others are compared with the first."""
     return [
         Learning("plain", steps, tasks),
         Learning("2 mini-batches", steps, tasks, policy="algorithm = { mini_batches = 2 }"),
@@ -89,7 +89,7 @@ def _rows(name: str, runs: _Runs) -> Iterator[Row]:
     yield Row("learning", f"{name}: a step", a_step, "CPU-s", note=f"rewards: {by_run}")
     yield Row("learning", f"{name}: mismatch/abs_mean", mean("mismatch/abs_mean"), "nats")
     clipped = mean("actor/pg_clipfrac")
-    if name == "2 epochs":  # the second time the weights have moved: the clip bounds how far
+    if name == "2 epochs":  # in the second epoch the weights have moved: the clip bounds how far
         yield Row("learning", f"{name}: clipped tokens", clipped)
     else:
         yield at_most("learning", f"{name}: clipped tokens", clipped, 0.02, "")
@@ -126,6 +126,6 @@ def _last(steps: _Steps) -> float:
 
 
 def _gain(steps: _Steps) -> float:
-    """Mean reward of the second half of the steps less that of the first."""
+    """Return the mean reward of the second half of the steps minus that of the first."""
     rewards = _rewards(steps)
     return fmean(rewards[len(rewards) // 2 :]) - fmean(rewards[: len(rewards) // 2])

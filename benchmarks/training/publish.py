@@ -1,12 +1,12 @@
 """From a finished update to the first token that the new version samples, for all weights and for an adapter.
 
-Counted from the moment the trainer's file is there: the engine checks, loads and proves it, and answers one request, an
-agent's: its prompt is as long as the shared one of section ``tree``. With a prompt of three tokens, which no agent
-sends, the proof (a pass over 68 tokens) weighs most: that is in the table too.
+The time counts from the moment the trainer's file is complete: the engine checks, loads, and proves it, and answers one
+request, an agent's: its prompt is as long as the shared one of section ``tree``. With a prompt of three tokens, which
+no agent sends, the proof (a pass over 68 tokens) weighs most: that is in the table too.
 
-Set against vLLM's own update from the same file to the same request, with nothing proven (``bare_update``): of all
-weights in the same engine, in turns with ours; of an adapter in a vLLM as it comes, without our plugin, whose products
-of adapters are ours. The stricter ratio, over the bare way in our engine, is there for both.
+It is compared with vLLM's own update from the same file to the same request, with nothing proven (``bare_update``): of
+all weights in the same engine, in turns with ours; of an adapter in an unmodified vLLM, without our plugin, which has
+its own products for adapters. The stricter ratio, over the bare way in our engine, is given for both.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ _MODEL = "embedded:smollm2-135m-instruct"
 _PROMPTS = {"an agent's prompt of 240 tokens": 240, "a prompt of 3 tokens": 3}
 """Requests that the new version answers; the goal is for the first."""
 _EACH = 5
-"""Publications for each; one more comes first, which warms up what the others find warm."""
+"""Publications for each; one more comes first, to warm up what the others find warm."""
 _POLICY = "measured"
 _MOST = 1.5
-"""Times the engine's own update."""
+"""At most so many times the engine's own update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class _Bare:
 
     loaded_s: float
     served_s: float
-    """With the first token."""
+    """Until the first token, the loading included."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
     served_s: float
-    """To the first token of the new version."""
+    """Until the first token of the new version."""
     update_s: float
     probe_s: float
 
@@ -74,14 +74,14 @@ class _Measured:
     publications: list[_Publication]
     """``_EACH`` for each prompt, one after the other."""
     as_it_comes: list[_Bare]
-    """vLLM's own updates without our plugin; none of all weights, which come in through it."""
+    """vLLM's own updates without our plugin; empty for all weights, which can be loaded only through it."""
 
 
 _KINDS = {"all weights": None, "adapter of rank 16": {"rank": 16}}
 
 
 def run(quick: bool = False) -> list[Row]:
-    """``quick``: a random model of two layers, whose figures say only that it works."""
+    """``quick``: a random model of two layers, whose figures only show that it works."""
     model = "random:tiny" if quick else _MODEL
     offer_routes()
     return [row for kind, lora in _KINDS.items() for row in _rows(kind, asyncio.run(_measure(model, lora)), model)]
@@ -152,7 +152,7 @@ async def _measure(model: str, lora: dict[str, Any] | None) -> _Measured:
 
 
 def _prompts() -> list[int]:
-    """Lengths, in the order of the publications; the first one warms up."""
+    """Return the prompts' lengths, in the order of the publications; the first one warms up."""
     lengths = list(_PROMPTS.values())
     return [lengths[0], *(length for length in lengths for _ in range(_EACH))]
 
@@ -164,8 +164,8 @@ async def _engine(settings: EngineSettings) -> AsyncIterator[tuple[EngineProcess
         await engine.start()
         await engine.ready(600)
         async with httpx.AsyncClient(base_url=engine.base_url, headers=engine.headers, timeout=600) as client:
-            # The long one: vLLM as it comes does not outlive a short first one with the quick run's model, for want of
-            # what serving/host/plugin.py asks the kernel for.
+            # Begin with the long prompt: with the quick run's model, unmodified vLLM does not survive a short first
+            # one, because it lacks what serving/host/plugin.py asks the kernel for.
             await _first_token(client, _POLICY, max(_PROMPTS.values()))
             yield engine, client
     finally:
@@ -209,7 +209,7 @@ async def _bare(bare: BareUpdate, client: httpx.AsyncClient, publication: Public
 
 
 async def _first_token(client: httpx.AsyncClient, model: str, prompt: int) -> int | None:
-    """Sample one token and return the version that did; None where it has none, being vLLM's own adapter."""
+    """Sample one token and return the version that sampled it; None if there is none, as with vLLM's own adapter."""
     body = {"model": model, "prompt": list(range(1, prompt + 1)), "max_tokens": 1, "temperature": 1.0}
     response = await client.post("/v1/completions", json=body)
     response.raise_for_status()

@@ -1,13 +1,12 @@
 """The calculator agent, trained while its model is asked for a grammar, a forced tool, top_p, top_k and a bias.
 
 The quickstart's model and configuration (``examples/calculator``) with half as many tasks a step. Every step is sampled
-in one way and the next in another, round after round, so all ways are seen with nearly the same weights, which learn
-meanwhile.
-Groups whose attempts earned the same are kept: they teach nothing, but their tokens are compared as well.
+in one way and the next in another, round after round, so that all ways see nearly the same weights, which learn
+meanwhile. Groups whose attempts earned the same are kept: they teach nothing, but their tokens are compared as well.
 
-``mismatch/abs_mean`` is the mean distance between the logprob that the engine sampled a token with and the trainer's
-for it. As long as both mean the same distribution it is their rounding, in every way as small as without; if the
-trainer left out what a request asked for it would be the share of the removed tokens, 0.1 to some nats.
+``mismatch/abs_mean`` is the mean distance between the logprob with which the engine sampled a token and the trainer's
+logprob of it. As long as both mean the same distribution, it is their rounding, as small in every way as in plain; if
+the trainer left out what a request asked for, it would be the share of the removed tokens, 0.1 to some nats.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ TITLE = "The calculator agent trained with a grammar, a forced tool, top_p, top_
 _ROUNDS, _TASKS = 3, 5
 _QUICK_ROUNDS, _QUICK_TASKS = 1, 2
 _TIMES = 2
-"""How much larger than plain's a way's mismatch may be: the rounding of other tokens."""
+"""How many times plain's mismatch a way's may be: other tokens round differently."""
 _OPERATORS = {" +": 1232, " -": 731, " *": 1672}
 """Tokens of SmolLM2; the bias makes it try more of each."""
 _ANSWER = {
@@ -42,22 +41,22 @@ def plain(request: ModelRequest) -> ModelRequest:
 
 
 def json_schema(request: ModelRequest) -> ModelRequest:
-    """The final answer, which follows the tool's result, is ``{"answer": 12}``."""
+    """Ask for a final answer, which follows the tool's result, of the form ``{"answer": 12}``."""
     if not isinstance(request.messages[-1], ToolMessage):
         return request
-    # In the body: as an argument, the client would insist on strict tools.
+    # In the body: if it were an argument, the client would insist on strict tools.
     asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": _ANSWER}}
     return _asking(request, extra_body={"response_format": asked})
 
 
 def forced_tool(request: ModelRequest) -> ModelRequest:
-    """The first answer is a call of the tool."""
+    """Make the first answer a call of the tool."""
     asked = not isinstance(request.messages[-1], ToolMessage)
     return request.override(tool_choice="calculator") if asked else request
 
 
 def top_p(request: ModelRequest) -> ModelRequest:
-    # At temperature 1, the most probable token has more than that nearly everywhere, and none would have a choice.
+    # At temperature 1, the most probable token has more than 0.3 nearly everywhere, and no token would have a choice.
     return _asking(request, top_p=0.3, temperature=2.0)
 
 
@@ -81,7 +80,7 @@ WAYS: dict[str, Callable[[ModelRequest], ModelRequest]] = {
     "top_k 5": top_k,
     "logit_bias": logit_bias,
 }
-"""The first is what the others are compared with."""
+"""The others are compared with the first."""
 
 
 def run(quick: bool) -> list[Row]:

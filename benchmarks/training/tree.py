@@ -2,9 +2,9 @@
 
 Per-sequence is verl's own engine. Each engine runs in a process of its own, with one thread, so that CPU time and
 memory are its own. The workloads are groups of eight attempts at one task that share a 240-token prompt, and the same
-as trajectories of ten turns (35 sampled tokens and 20 of a tool's answer each), every turn a sample whose prompt
-repeats what came before, as an agent's calls do. Computed tokens are compared with the unique ones of the whole batch:
-what micro-batches repeat under their budget is in it. Behavior log-probabilities are the model's own with noise, as
+groups as trajectories of ten turns (35 sampled tokens and 20 of a tool's answer each), every turn a sample whose prompt
+repeats what came before, as an agent's calls do. Computed tokens are compared with the unique ones of the whole batch;
+they include what micro-batches repeat under their budget. Behavior log-probabilities are the model's own with noise, as
 those of older weights would be; a gradient of zero ends the section.
 """
 
@@ -22,7 +22,7 @@ TITLE = "Tree against per-sequence training, CPU-seconds of an update"
 WORKLOADS = {"groups": "groups of 8, 240 shared", "turns": "10-turn trajectories"}
 _MODEL, _QUICK_MODEL = "embedded:smollm2-135m-instruct", "random:tiny"
 _RELATIVE = 1e-4
-"""Of the gradients' difference: rounding of float32 over the sums of a 135M model."""
+"""Largest relative difference of the gradients: rounding of float32 over the sums of a 135M model."""
 
 
 def run(quick: bool) -> list[Row]:
@@ -33,7 +33,8 @@ def run(quick: bool) -> list[Row]:
     rows: list[Row] = []
     for workload, name in WORKLOADS.items():
         with tempfile.TemporaryDirectory() as folder:
-            # The tree first: it writes the log-probabilities that both are given, at less cost than the other would.
+            # The tree engine first: it writes the log-probabilities that both are given, at less cost than the other
+            # would.
             tree, stock = (_measure(engine, workload, model_dir, quick, Path(folder)) for engine in ("tree", "stock"))
             rows += _rows(name, stock, tree, gradient_difference(Path(folder)))
     return rows
@@ -67,7 +68,7 @@ def _rows(name: str, stock: dict, tree: dict, difference: float) -> list[Row]:
 
 
 def gradient_difference(folder: Path) -> float:
-    """|tree - stock| over |stock|, of the gradient as a whole."""
+    """Return |tree - stock| over |stock|, of the gradient as a whole."""
     from safetensors.torch import load_file
 
     stock, tree = (load_file(folder / engine / "gradients.safetensors") for engine in ("stock", "tree"))

@@ -1,10 +1,10 @@
 """Tree against per-sequence training on a GPU: seconds of one update by both engines on the same samples.
 
-Each engine runs in a process of its own. The layers are those of models of 1 to 8 billion parameters, four of them, so
-that neither needs more than one card. The samples: two tasks, four attempts each, ten turns an attempt, every turn a
-sample whose prompt repeats what came before. Per-sequence is verl's own engine, with flash attention where that is
-installed and PyTorch's fused attention over padded sequences where it is not. The first update is not counted: it
-compiles one kernel for each shape class.
+Each engine runs in a process of its own. The models have four layers as wide as those of models of 1 to 8 billion
+parameters, so that neither engine needs more than one card. The samples: two tasks, four attempts each, ten turns an
+attempt, every turn a sample whose prompt repeats what came before. Per-sequence is verl's own engine, with flash
+attention if that is installed, and otherwise with PyTorch's fused attention over padded sequences. The first update is
+not counted: it compiles one kernel for each shape class.
 """
 
 import json

@@ -17,14 +17,14 @@ from lightning_trainer.types import Sample, Segment
 AT_REST = OptimizerConfig(lr=1e-30)
 """Moves no weight."""
 _NOISE_NATS = 0.1
-"""Some tokens in a hundred are clipped by it."""
+"""So much noise clips some tokens in a hundred."""
 
 
 class Sizes(NamedTuple):
-    """How many tokens, and how many of what."""
+    """Numbers of tokens, attempts, and turns."""
 
     common: int = 240
-    """Of the prompt, what all tasks share."""
+    """Tokens of the prompt that all tasks share."""
     task: int = 25
     sampled: int = 35
     observed: int = 20
@@ -51,7 +51,7 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
         training=one_thread().model_copy(update={"attention": engine, "max_tokens_per_micro_batch": _BUDGET[engine]}),
     )
     worker = UpdateWorker(settings)
-    # Trajectories are ten times as long: fewer of them for about as many unique tokens.
+    # Trajectories are ten times as long: fewer groups have about as many unique tokens.
     samples = (
         grouped(groups, worker.vocabulary_size) if workload == "groups" else turns(groups // 2, worker.vocabulary_size)
     )
@@ -87,10 +87,10 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
 
 
 def as_sampled(samples: list[Sample], worker: Any, kept: Path) -> list[Sample]:
-    """Return them with behavior log-probabilities of the model that is measured, and noise as of older weights.
+    """Return the samples with behavior log-probabilities of the measured model, and noise as of older weights.
 
     Args:
-        kept: both engines are given the same ones, which the first of them writes here.
+        kept: where the first engine writes the log-probabilities, so that both are given the same ones.
     """
     if not kept.exists():
         source = random.Random(1)
@@ -109,7 +109,7 @@ def length(gradients: Iterable[Any]) -> float:
 
 
 def grouped(groups: int, vocabulary: int) -> list[Sample]:
-    """Attempts of one call each."""
+    """Return attempts of one call each."""
     source, samples = random.Random(0), []
     common = _tokens(source, _SIZES.common, vocabulary)
     for group in range(groups):
@@ -122,7 +122,7 @@ def grouped(groups: int, vocabulary: int) -> list[Sample]:
 
 
 def turns(groups: int, vocabulary: int, sizes: Sizes = _SIZES) -> list[Sample]:
-    """Attempts of several calls each, every call a sample."""
+    """Return attempts of several calls each, every call a sample."""
     source, samples = random.Random(0), []
     common = _tokens(source, sizes.common, vocabulary)
     for group in range(groups):

@@ -1,17 +1,20 @@
-"""The quickstart's task beside TRL's GRPOTrainer: the same model, tasks, reward and machine, 64 samples a step.
+"""The quickstart's task with ours and TRL's GRPOTrainer: the same model, tasks, reward, machine; 64 samples a step.
 
-Both make 8 attempts at each of the same 8 tasks a step on the CPU, with float32 weights, matrix products in
-bfloat16 where the processor has instructions for it and else in float32, and the same loss, optimizer and schedule of
-the learning rate. TRL generates by itself, in an environment of its own; ours is the whole loop: agent, gateway,
-engine, trainer, publication. TRL gets its best of a small search: of micro-batches, by a step's time, and in full of
-learning rates too, by what is earned at the end of six steps. Ours stays at the quickstart's settings. What was
-searched is printed. Quick is three steps of ours and TRL's fastest of the search, where a step that has taken 1.2
-times the goal, in the CPU time of all CPUs, is ended and counts as that long: the ratio is then a bound, and says so;
-in full each side trains until it solves 65 % of the held-out tasks, thirty points over the untrained model's 35 %,
+Both make 8 attempts at each of the same 8 tasks a step on the CPU, with float32 weights, matrix products in bfloat16 if
+the processor has instructions for it and otherwise in float32, and the same loss, optimizer, and schedule of the
+learning rate. TRL generates by itself, in an environment of its own; ours is the whole loop: agent, gateway, engine,
+trainer, publication. TRL gets the best of a small search: of micro-batches, by a step's time, and in the full run also
+of learning rates, by what is earned at the end of six steps. Ours is not searched: it has the quickstart's settings
+except for the size of a step, a learning rate of 5e-5, and no warm-up. What was searched is printed.
+
+The quick run compares three steps of ours with TRL's fastest of the search. A step of TRL's that has taken 1.2 times
+the goal, in the CPU time of all CPUs, is ended and counts as that long: the ratio is then a bound, and says so. In the
+full run, each side trains until it solves 65 % of the held-out tasks, thirty points over the untrained model's 35 %,
 which is the gain that the quickstart promises, or for the schedule's 26 steps; wall-clock counts the steps without the
-search and the evaluations. TRL ends where it has trained so long that the goal is met whatever comes.
+search and the evaluations. TRL's training ends once it has taken so long that the goal is certainly met.
 
-Steps that were made are kept in ``.bench-trl`` until the section has been shown: interrupted, it goes on where it was.
+Steps that were made are kept in ``.bench-trl`` until the section has been shown: if it is interrupted, it continues
+there.
 """
 
 import json
@@ -37,13 +40,13 @@ _EXAMPLES = ROOT / "examples" / "calculator"
 _QUICK_STEPS, _TARGET, _GOAL = 3, 0.65, 5.0
 _PAST_THE_GOAL = 1.05
 _STEP_LIMIT = 1.2 * _GOAL
-"""Times ours: how long one step of the peer's is waited for in quick."""
+"""How long quick waits for one step of the peer, in multiples of ours."""
 _STOP_S = 120
 _MICRO_BATCHES, _QUICK_MICRO_BATCHES = (4, 8, 16), (4, 8)
 _RATES = (2e-5, 5e-5, 1e-4)
-"""Learning rates; the quickstart's is the second."""
+"""Learning rates; ours trains with the second."""
 _RATE_STEPS, _RATE_JUDGED = 6, 2
-"""Steps with each, and the last of them, of which the mean reward decides."""
+"""Steps with each rate, and how many of the last ones are judged by their mean reward."""
 _DIFFERENCES = (
     "ours: tokens from the project's engine over HTTP with shared prefixes cached, the update computes a shared prefix "
     "once and leaves out groups that all earned the same, publication is in the time; TRL: generate() in the same "
@@ -61,7 +64,7 @@ def run(quick: bool) -> list[Row]:
     ours = _trained([sys.executable, "-m", "benchmarks.training.trl_sides.ours"], plan, kept / "ours")
     command = [str(python), "-m", "benchmarks.training.trl_sides.grpo"]
     if quick:
-        # TRL computes on all CPUs, ours waits at times: with less, no bound could reach the wall-clock's goal.
+        # TRL computes on all CPUs, ours waits at times: with a lower limit, no bound could reach the wall-clock's goal.
         all_cpus_s = ours.median(lambda step: max(step.cpu_s, step.seconds * (os.cpu_count() or 1)))
         plan = replace(plan, step_limit_cpu_s=_STEP_LIMIT * all_cpus_s)
 
@@ -79,7 +82,7 @@ def _searched(plan: Plan, peer: Callable[[Plan, str], Record], quick: bool) -> t
     """Return the plan with the peer's best settings, its fastest step, and a row for each setting that was tried.
 
     Args:
-        peer: trains the peer by a plan, in a folder of that name.
+        peer: trains the peer by a plan, in a folder of the given name.
     """
     rows: list[Row] = []
     by_size: dict[int, Record] = {}
@@ -107,7 +110,7 @@ def _seconds(side: Record) -> float:
 
 
 def _next_to(plan: Plan, ours: Record) -> Plan:
-    """The other side's plan: past the goal there is nothing more to learn from it."""
+    """Return the peer's plan: once the goal is certainly met, training longer would tell nothing more."""
     if ours.reached_at is None:
         return plan
     return replace(plan, enough_s=_PAST_THE_GOAL * _GOAL * ours.seconds_until(ours.reached_at))
@@ -123,7 +126,7 @@ def _plan(quick: bool) -> Plan:
 
 
 def _before_question() -> list[dict[str, Any]]:
-    """The agent's instructions and worked examples."""
+    """Return the agent's instructions and worked examples."""
     sys.path.insert(0, str(_EXAMPLES))
     from agent import EXAMPLES, INSTRUCTIONS  # pyright: ignore[reportMissingImports]
 
@@ -140,10 +143,10 @@ def _before_question() -> list[dict[str, Any]]:
 
 
 def _trained(command: list[str], plan: Plan, folder: Path) -> Record:
-    """Make the steps that are missing, in a process of the side's own."""
+    """Make the steps that are missing, in a process of the side's own, and return the record."""
     said = json.dumps(asdict(plan))
     if folder.exists() and (folder / "plan.json").read_text() != said:
-        shutil.rmtree(folder)  # of other steps than these
+        shutil.rmtree(folder)  # of another plan
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plan.json").write_text(said)
     if not Record(folder).done:
@@ -164,7 +167,7 @@ def _trained(command: list[str], plan: Plan, folder: Path) -> Record:
 
 @contextmanager
 def _ended_with_us() -> Iterator[None]:
-    """Told to end, this process ends the side's first."""
+    """When SIGTERM ends this process in the block, end the side's process first."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -226,7 +229,7 @@ def _to_the_score(ours: Record, theirs: Record, target: float) -> list[Row]:
         note = f"held-out success {seen}" if reached else f"not reached in {len(side.steps)} steps: {seen}"
         rows.append(Row("trl", f"{what}: {name}", times[-1], "s", note=note))
     own, other = times
-    # One that never gets there has taken at least as long as it trained.
+    # A side that never reaches the target has taken at least as long as it trained.
     beside = other if other is not None else theirs.seconds_until(len(theirs.steps))
     note = "" if other is not None else "at least: TRL did not get there"
     return [at_least("trl", f"{what}: TRL over ours", own and beside / own, _GOAL, "x", note), *rows]

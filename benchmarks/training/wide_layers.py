@@ -1,4 +1,4 @@
-"""Models of four layers as wide as those of well-known ones, with random weights."""
+"""Models with random weights and four layers that are as wide as those of well-known models."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def whose(size: str) -> str:
 
 
 def write_model(size: str, folder: Path) -> None:
-    """Write such a model: config.json and safetensors in bfloat16."""
+    """Write a model of this size: config.json and safetensors in bfloat16."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -5,9 +5,9 @@
     python -m benchmarks.transitions --only sharing  # some sections
     python -m benchmarks.transitions --json FILE     # figures, goals and verdicts, for machines
 
-The workload is described in ``transitions/workloads.py``. The nearest peer's adapter (agentlightning) is measured
-beside ours, in an environment of its own that is made on demand; where it cannot be installed, one sentence says so.
-The exit status is 0 even where a goal is missed: the table says so.
+The workload is described in ``transitions/workloads.py``. The nearest peer's adapter (agentlightning) is measured next
+to ours, in an environment of its own that is made on demand; if it cannot be installed, one sentence says so. The exit
+status is 0 even if a goal is missed: the table says so.
 """
 
 import argparse

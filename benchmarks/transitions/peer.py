@@ -1,7 +1,7 @@
 """agentlightning's adapter on the same rollouts, written as its own tracer writes them.
 
-What is timed is ``TracerTraceToTriplet.adapt``, which makes a list of (prompt, response, reward); what ours does beside
-that (masks, merged sequences, credit, the ledger) is in our figure all the same.
+``TracerTraceToTriplet.adapt``, which makes a list of (prompt, response, reward), is timed; our figure includes what
+ours does in addition (masks, merged sequences, credit, the ledger).
 """
 
 import json
@@ -63,7 +63,7 @@ def _row(python: Path, what: str, spans: Iterable[Span]) -> Row:
 
 
 def _theirs(span: Span, number: int) -> dict:
-    """A span in its vocabulary: what the gateway recorded is a completion, and the client's own span has no tokens."""
+    """Return a span as the peer writes it: the gateway's record is a completion, the client's span has no tokens."""
     attributes = {name: value for name, value in span.attributes.items() if not isinstance(value, bytes)}
     prompt = span.attributes.get(semconv.PROMPT_TOKEN_IDS)
     response = span.attributes.get(semconv.response_token_ids(0))

@@ -1,4 +1,4 @@
-"""Runs in the peer's environment: spans as JSON lines to its training triplets, timed. Imports nothing of ours."""
+"""Runs in the peer's environment: times its adapter from spans (JSON lines) to triplets. Imports nothing of ours."""
 
 import json
 import sys

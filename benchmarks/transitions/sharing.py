@@ -1,8 +1,8 @@
-"""How many tokens go through the model, over how many different ones there are, by what is one sample.
+"""How many tokens go through the model for each unique one, by what makes up one sample.
 
-Groups of eight attempts at one task: a common prompt, then turns of one call and one answer of a tool each. ``stock``
-attention computes every token of every sample; ``tree`` attention computes what a micro-batch shares once. Unique are
-the tokens of the group's token tree.
+The workload is groups of eight attempts at one task: a common prompt, then turns of one call and one answer of a tool
+each. ``stock`` attention computes every token of every sample; ``tree`` attention computes once what a micro-batch
+shares. The unique tokens are those of the group's token tree.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,8 +45,8 @@ def run() -> list[Row]:
 
 
 def _computed(token_ids: Iterable[Sequence[int]], max_nodes: int | None = None) -> int:
-    """Tokens that are left when what sequences begin with in common counts once, in micro-batches of so many at most or
-    in one; it needs numpy, as training does."""
+    """Return how many tokens are left if common beginnings of sequences count once, in micro-batches of at most
+    ``max_nodes`` tokens or in a single one; it needs numpy, as training does."""
     import numpy as np
 
     from lightning_trainer.training.tree.trie import build_trie, plan_micro_batches

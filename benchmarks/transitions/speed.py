@@ -1,9 +1,9 @@
-"""How long it takes from spans to a batch, and how much memory, at growing numbers of spans.
+"""Time and memory from spans to a batch, at growing numbers of spans.
 
-Every size is measured three times, in processes of its own, so that all pay for fresh memory alike. The figure is the
-median; the goal is judged at it, and the note has all three. Growth is of runs that followed each other, at three
-moments, and judged at the median of the three. Seconds are CPU-seconds of ``read_spans`` and ``build_batch`` together.
-Memory is what a span adds to the peak of the process over the spans themselves.
+Every size is measured three times, in processes of its own, so that every run pays for fresh memory. The figure is the
+median; the goal is judged at it, and the note has all three. Growth compares runs that followed each other, at three
+moments, and is judged at the median of the three. Seconds are CPU-seconds of ``read_spans`` and ``build_batch``
+together. Memory is how much a span adds to the peak of the process over the spans themselves.
 """
 
 import json
@@ -21,9 +21,10 @@ from benchmarks.transitions import workloads
 from benchmarks.transitions.workloads import Shape
 
 _TIMES, _AROUND = 3, 3
-"""Runs of each size and moments at which growth is looked at: odd, so that the median is one of them."""
+"""Runs of each size, and moments at which growth is measured: odd, so that the median is one of them. Then the runs of
+100,000 spans before a million's, and as many after."""
 _SPANS_OF_ONE = 300
-"""In each rollout of the workload of many."""
+"""Spans in each rollout of the workload ``many``."""
 
 
 def run(sizes: Sequence[int]) -> list[Row]:
@@ -53,7 +54,7 @@ def run(sizes: Sequence[int]) -> list[Row]:
 
 
 def median_of_runs(kind: str, spans: int) -> tuple[dict, list[float]]:
-    """Measure a workload some times; return the measurement with the median CPU-seconds, and all their seconds."""
+    """Measure a workload ``_TIMES`` times; return the run with the median CPU-seconds, and the seconds of all runs."""
     runs = [in_a_process(kind, spans) for _ in range(_TIMES)]
     ordered = sorted(runs, key=lambda measured: measured["seconds"])
     return ordered[len(ordered) // 2], [measured["seconds"] for measured in runs]
@@ -74,7 +75,7 @@ def _listed(figures: Sequence[float]) -> str:
 def _growth(kind: str) -> float:
     """Return a million spans' time over that of 100,000, as the machine is at this moment.
 
-    A long run gets its mean speed, and the cheapest of short ones its best moment: set against each other, they would
+    A long run gets its mean speed, and the cheapest of short ones its best moment: compared with each other, they would
     measure how restless the machine is.
     """
     before = [in_a_process(kind, 100_000)["seconds"] for _ in range(_AROUND)]
@@ -84,7 +85,7 @@ def _growth(kind: str) -> float:
 
 
 def in_a_process(kind: str, spans: int) -> dict:
-    """Measure a workload (``one``, ``many`` or ``chain``) of so many spans."""
+    """Measure a workload (``one``, ``many``, or ``chain``) of ``spans`` spans."""
     code = f"from benchmarks.transitions.speed import measure; measure({kind!r}, {spans})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=_environment())
     return json.loads(done.stdout)
@@ -123,7 +124,7 @@ def _spans(kind: str, spans: int) -> list:
     if kind == "chain":
         return workloads.chain(spans)
     if kind == "one":
-        # A group has two members at least; the other one is as small as it can be.
+        # A group has at least two members; the other one is as small as it can be.
         small = workloads.rollout("small", "g0", 4, Shape(turns=1), workloads.Random(1), reward=0.0)
         return workloads.rollout("large", "g0", spans - 4, Shape(), workloads.Random(0), reward=1.0) + small
     members = 8

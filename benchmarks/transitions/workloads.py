@@ -1,8 +1,8 @@
-"""Rollouts as our instrumentation and the gateway record them, made of random tokens, as large as one asks for.
+"""Rollouts as our instrumentation and the gateway record them, of random tokens and of any size.
 
-A rollout is a root span and, one after the other, agents that hold a conversation: each turn is the client's span of
-the call, the gateway's record below it with the tokens, and the execution of a tool. Every call extends the one before
-it token for token, as in a chat whose template keeps its history.
+A rollout is a root span and agents that hold conversations, one after the other: each turn is the client's span of the
+call, below it the gateway's record with the tokens, and the execution of a tool. Every call extends the one before it
+token for token, as in a chat whose template keeps its history.
 """
 
 from array import array
@@ -21,22 +21,22 @@ AGENT = "solver"
 _VOCABULARY = 32_000
 _TURN_NS, _CALL_NS, _GATEWAY_NS = 100, 60, 10
 _FRESH = 1 << 62
-"""First of the ids that are given to spans; unlike any that a test would write by hand."""
+"""The first of the ids that spans are given; unlike any that a test would write by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the conversations of a rollout."""
+    """The shape of a rollout's conversations."""
 
     turns: int = 10
     prompt_tokens: int = 24
     sampled_tokens: int = 12
     observed_tokens: int = 12
-    """What a tool's answer adds to the next prompt."""
+    """Tokens that a tool's answer adds to the next prompt."""
 
     @property
     def spans(self) -> int:
-        """An agent's span, and three for each turn but the last, which calls no tool."""
+        """An agent's span, and three for each turn except the last, which calls no tool."""
         return 3 * self.turns
 
 
@@ -61,7 +61,7 @@ def rollout(
     """Return the spans of one attempt, exactly as many as asked for (four at least).
 
     Args:
-        prompt: that all its conversations begin with; each begins with one of its own without.
+        prompt: the beginning of all its conversations; None: each begins with one of its own.
     """
     recorder = _Recorder(name, group, source)
     made = list(recorder.agents(spans - 1, shape, prompt))
@@ -69,7 +69,7 @@ def rollout(
 
 
 def chain(depth: int) -> list[Span]:
-    """Return two attempts of one group: one where each span is the child of the one before it, one with one call."""
+    """Return two attempts of a group: one in which each span is the child of the one before, and one with one call."""
     recorder = _Recorder("deep", "deep", Random(0))
     above, made = recorder.root_id, []
     for level in range(depth):
@@ -102,7 +102,7 @@ class _Recorder:
         self.root_id = self._span_id()
 
     def agents(self, spans: int, shape: Shape, prompt: array | None) -> Iterator[Span]:
-        """Yield ``spans`` spans of conversations, one after the other; the last one is cut short."""
+        """Yield ``spans`` spans of conversations, one after the other; the last conversation is cut short."""
         start = 0
         while spans > 0:
             for span in self._conversation(start, shape, prompt):

@@ -3,7 +3,7 @@
     lightning-trainer serve --config examples/autogen/lightning.toml
     python examples/autogen/train.py
 
-Agents keep what was said, so every attempt makes its own; the client is shared.
+Agents keep their conversation, so every attempt creates its own agents; the client is shared.
 """
 
 import sys

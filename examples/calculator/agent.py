@@ -29,10 +29,10 @@ EXAMPLES = (
     ("Kim has 12 pears and eats 5. How many pears are left?", "12 - 5", "7"),
     ("A week has 7 days. How many days do 52 weeks have?", "7 * 52", "364"),
 )
-"""Question, expression, result: a model of this size has to be shown how a tool is used."""
+"""Question, expression, result: a model of this size must be shown how to use a tool."""
 
 _STEPS = 4
-"""Model, tool, model, tool: a second call of the tool is one too many, and the answer is missing."""
+"""Model, tool, model, tool: a second call of the tool is one too many, and leaves no step for the answer."""
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
@@ -74,7 +74,7 @@ def _examples() -> list[AnyMessage]:
 
 @wrap_model_call
 def tool_first(request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> ModelResponse:
-    """A question is answered by a call of the tool, which the engine then forces; its result in words."""
+    """Have the engine force a call of the tool in answer to a question; the tool's result is answered in words."""
     asked = isinstance(request.messages[-1], HumanMessage)
     return handler(request.override(tool_choice="calculator") if asked else request)
 
@@ -92,10 +92,10 @@ def _graph(temperature: float, middleware: tuple[AgentMiddleware, ...]):
 
 @lt.agent("calculator")
 def solve(question: str, temperature: float = 0.0, *, middleware: tuple[AgentMiddleware, ...] = ()) -> str:
-    """Return the agent's final answer; empty when it never stopped calling its tool.
+    """Return the agent's final answer; empty if it never stopped calling its tool.
 
     Args:
-        middleware: LangChain's, which may change how the model is asked, such as ``tool_first``.
+        middleware: LangChain middleware that may change how the model is asked, such as ``tool_first``.
     """
     messages = [*_examples(), HumanMessage(question)]
     try:

@@ -241,7 +241,7 @@ def _tasks(prefix: str, rng: random.Random, n: int, *, heldout: bool) -> list[Ta
 
 
 def _families_in_turn(rng: random.Random) -> Iterator[Family]:
-    """Yield families forever, each once before any comes again, so that a small batch is a balanced one."""
+    """Yield families forever, each once before any repeats, so that a small batch is balanced."""
     while True:
         yield from rng.sample(FAMILIES, len(FAMILIES))
 
@@ -259,7 +259,7 @@ def _task(task_id: str, family: Family, rng: random.Random, *, heldout: bool) ->
     while len({*quantities.values(), family.solve(quantities)}) <= len(quantities):
         quantities = _quantities(
             family, rng, heldout=heldout
-        )  # no number of the question is the answer, or comes twice
+        )  # no number of the question is the answer, or occurs twice
     question = wording.format(
         who=rng.choice(_HELDOUT_NAMES if heldout else _TRAIN_NAMES),
         things=rng.choice(_HELDOUT_THINGS if heldout else _TRAIN_THINGS),

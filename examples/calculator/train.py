@@ -1,6 +1,7 @@
 """Train the calculator agent: held-out tasks, training steps, the same held-out tasks again.
 
-The agent (agent.py) is not changed and does not know. A daemon with a policy for agent "calculator" must be running:
+The agent (agent.py) is unchanged and knows nothing of this. A daemon with a policy for agent "calculator" must be
+running:
 
     lightning-trainer serve --config examples/calculator/lightning.toml
     python examples/calculator/train.py --steps 26
@@ -29,14 +30,14 @@ TASKS_PER_STEP = 10
 """The policy's groups_per_step."""
 WARMING_STEPS = 15
 CANDIDATES = 40
-"""Tasks of a step that a curriculum chooses from."""
+"""How many tasks of a step a curriculum chooses from."""
 
 
 def temperature_at(step: int) -> float:
     """Return the temperature of a training step's attempts: 0.6 at first, and 1.0 from the sixteenth step on.
 
-    At 1.0 the model is right in 4 % of its first attempts, at 0.6 in a third, and a group in which nobody is right
-    teaches nothing. Neither does one in which all are: the surer the policy is, the more has to be left to chance.
+    At 1.0 the model is right in 4 % of its first attempts, at 0.6 in a third, and a group in which no attempt is right
+    teaches nothing. Neither does one in which all are: the surer the policy is, the more must be left to chance.
     """
     return 0.6 + 0.4 * min(1.0, (step - 1) / WARMING_STEPS)
 
@@ -54,22 +55,22 @@ class Sampled:
 
 
 def tasks_of(step: int, seed: int, count: int) -> list[Sampled]:
-    """Return a step's tasks. A seed and a step name them, so an interrupted run goes on with the same ones."""
+    """Return a step's tasks. Seed and step determine them, so an interrupted run continues with the same ones."""
     return [Sampled(task, temperature_at(step)) for task in train_tasks(seed * 10_000 + step, count)]
 
 
 def sample(one: Sampled, *, middleware: tuple[AgentMiddleware, ...] = ()) -> float:
-    """One attempt in training: sampled, so that the attempts of a group differ."""
+    """Make one attempt in training: sampled, so that the attempts of a group differ."""
     return score(solve(one.task.question, temperature=one.temperature, middleware=middleware), one.task)
 
 
 def answer(task: Task, *, middleware: tuple[AgentMiddleware, ...] = ()) -> float:
-    """One attempt in an evaluation: the most likely answer."""
+    """Make one attempt in an evaluation: the most likely answer."""
     return score(solve(task.question, temperature=0.0, middleware=middleware), task)
 
 
 class EventLog:
-    """Writes what happens as JSON lines, so that another process can show it."""
+    """Writes events as JSON lines, so that another process can show them."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("a", encoding="utf-8") if path else sys.stdout
@@ -93,7 +94,9 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=70)
     parser.add_argument("--forced-tool", action="store_true", help="the first answer must be a call of the calculator")
     parser.add_argument(
-        "--curriculum", action="store_true", help="train on the families whose outcome is least certain"
+        "--curriculum",
+        action="store_true",
+        help="choose half of a step's tasks by how uncertain their family's outcome is",
     )
     parser.add_argument("--events", type=Path, help="write events here instead of standard output")
     options = parser.parse_args()
@@ -121,7 +124,7 @@ def main() -> None:
         runner = Runner(
             options.policy, attempt, concurrency=options.concurrency, on_event=events, curriculum=curriculum
         )
-        if not runner.steps_done():  # a run that goes on where it was had it before
+        if not runner.steps_done():  # a run that continues has done this before
             evaluate("before")
         count = CANDIDATES if options.curriculum else TASKS_PER_STEP
         runner.train(partial(tasks_of, seed=options.seed, count=count), steps=options.steps)

@@ -1,7 +1,7 @@
 """A clerk who reads a customer's letter and names the town, for a label of 30 characters: the plain OpenAI client.
 
-It gets one task on standard input (``tasks.py``) and prints what its answer earned, as a program of
-``lightning-trainer prompts optimize`` does. The text that it works by has a name, so that a better one can be served:
+It gets one task on standard input (``tasks.py``) and prints its answer's reward, as a program for
+``lightning-trainer prompts optimize`` does. Its instructions have a name, so that a better text can be served:
 
     lightning-trainer serve --config examples/clerk/lightning.toml
     head -1 examples/clerk/heldout.jsonl | python examples/clerk/clerk.py
@@ -16,7 +16,7 @@ from openai import OpenAI
 
 INSTRUCTIONS = "Answer with the name of a town."
 LABEL = 30
-"""Characters that a label has room for."""
+"""How many characters fit on a label."""
 
 
 @lt.agent("clerk")

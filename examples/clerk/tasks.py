@@ -1,9 +1,9 @@
-"""What the clerk is asked: letters about orders, and the town that each comes from.
+"""The clerk's tasks: letters about orders, and the town that each comes from.
 
     python examples/clerk/tasks.py examples/clerk --seed 0
 
-writes the three files of tasks that lie next to this one: those to learn from, those to compare texts at, and those for
-the end. The last ones name other people, towns and orders than the others.
+writes the three files of tasks next to this one: those to learn from, those to compare texts at, and those for the end.
+The last ones name other people, towns and orders than the others.
 """
 
 import argparse
@@ -26,7 +26,7 @@ QUESTION = "{letter}\n\nIn which town is the customer?"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What letters are made of."""
+    """The people, towns and order numbers that letters name."""
 
     people: Sequence[str]
     towns: Sequence[str]
@@ -56,7 +56,7 @@ class Task:
 
 
 def tasks_of(seed: int) -> dict[str, list[Task]]:
-    """Return the tasks of every file; a seed gives the same ones every time, and no order is in two of them."""
+    """Return the tasks of every file; the same seed gives the same tasks, and no order is in two of them."""
     known, held_out = random.Random(f"{seed}/known"), random.Random(f"{seed}/held out")
     counts = [FILES["train"], FILES["validation"]]
     numbers = known.sample(KNOWN.numbers, sum(counts))

@@ -3,8 +3,8 @@
     lightning-trainer serve --config examples/crewai/lightning.toml
     .venv-crewai/bin/python examples/crewai/train.py
 
-`make crewai` makes the environment. What a crew writes around a task is too much for a model of 135M parameters, so
-the agents are kicked off without one, with examples as messages.
+`make crewai` makes the environment. The text that a crew adds to a task is too much for a model of 135M parameters, so
+the agents are kicked off without a crew, with examples as messages.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -34,10 +34,10 @@ from team_training import (  # pyright: ignore[reportMissingImports]
     main,
 )
 
-event_listener.formatter.verbose = False  # or it draws two boxes for every call
+event_listener.formatter.verbose = False  # otherwise it draws two boxes for every call
 logging.getLogger("crewai").setLevel(logging.ERROR)
 FRAME = I18N_DEFAULT.slice("task_no_tools")
-"""What CrewAI writes around a question. The examples have it as well: else they show another conversation."""
+"""The text that CrewAI puts around a question. The examples have it as well: else they show another conversation."""
 
 
 async def answer(

@@ -1,7 +1,7 @@
 """Notes about what happened to several people, and a question about one of them, whose answer is free text.
 
-The reference says it in other words than the note, so no comparison of texts would find a right answer right. Held-out
-tasks have causes and people that no training task has.
+The reference uses other words than the note, so no comparison of texts would recognize a right answer. Held-out tasks
+have causes and people that no training task has.
 """
 
 import random
@@ -57,16 +57,16 @@ class Task:
     answer: str
     """The reference; the agent does not see it."""
     cause: str
-    """As the note says it; nothing in training uses it."""
+    """The cause in the note's words; nothing in training uses it."""
 
     @property
     def input(self) -> dict[str, str]:
-        """What is recorded with every rollout of the task, for the judge."""
+        """Return what is recorded with every rollout of the task, for the judge."""
         return {"question": self.question, "answer": self.answer}
 
 
 def train_tasks(step: int, count: int, *, seed: int = 0) -> list[Task]:
-    """Return the tasks of a training step; the same step has the same ones."""
+    """Return the tasks of a training step; the same step always has the same ones."""
     draw = random.Random(f"{seed}/{step}")
     return [_task(f"train-{seed}-{step}-{number}", draw, _PEOPLE, _CAUSES) for number in range(count)]
 

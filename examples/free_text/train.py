@@ -1,7 +1,7 @@
 """Train a reader by its own probability of a reference answer: held-out notes, training steps, the same notes again.
 
-Nothing here scores an answer. The judge "known" of the configuration asks the policy's own engine how probable the
-reference is after what the agent said, less how probable it is without (docs/rewards.md, `reference_probability`).
+Nothing here scores an answer. The configuration's judge "known" asks the policy's own engine how probable the reference
+is after the agent's reasoning, minus how probable it is without it (docs/rewards.md, `reference_probability`).
 
     lightning-trainer serve --config examples/free_text/lightning.toml
     python examples/free_text/train.py --steps 24
@@ -43,9 +43,9 @@ EXAMPLES = [
     },
     {"role": "assistant", "content": "Ida cried because the cup had fallen down. The answer is the cup fell down."},
 ]
-"""A model of this size has to be shown what an answer looks like."""
+"""A model of this size must be shown what an answer looks like."""
 TEMPERATURE = 0.7
-"""In training: at 1.0 one answer of fifteen names the right cause at first, at 0.5 one of four."""
+"""In training: at first, one answer in fifteen names the right cause at 1.0, and one in four at 0.5."""
 
 
 @lt.agent("reader")
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--endpoint", default="http://127.0.0.1:8321")
     options = parser.parse_args()
     lt.init(options.endpoint)
-    # The gateway records the ids that were sampled; the token is the client's to add.
+    # The gateway records the ids that were sampled; lightning's client adds the daemon's token.
     client = openai.OpenAI(base_url=f"{options.endpoint}/v1", api_key="unused")
 
     quoted: list[bool] = []
@@ -129,7 +129,7 @@ def main() -> None:
             concurrency=options.concurrency,
             on_event=show,
         )
-        if not runner.steps_done():  # a run that goes on where it was had it before
+        if not runner.steps_done():  # a run that continues has done this before
             evaluate("before")
         runner.train(lambda step: train_tasks(step, TASKS_PER_STEP, seed=options.seed), steps=options.steps)
         evaluate("after")

@@ -4,7 +4,7 @@ export OPENAI_BASE_URL=http://127.0.0.1:8321/v1 OPENAI_API_KEY=unused OPENAI_MOD
 python examples/langgraph/agent.py "lighthouses"
 
 Each node is an agent of its own: a policy with ``agents = ["researcher"]`` trains the three researchers and leaves the
-planner, the writer and the critic at the model that they always used.
+planner, the writer and the critic with the model that they always used.
 """
 
 import operator
@@ -45,7 +45,7 @@ def planner(state: Newsroom) -> dict:
 
 
 def assign(state: Newsroom) -> list[Send]:
-    """Three researchers, side by side."""
+    """Send out three researchers, side by side."""
     return [Send("researcher", Assignment(topic=state["topic"], angle=angle)) for angle in ANGLES]
 
 
@@ -60,7 +60,7 @@ def writer(state: Newsroom) -> dict:
 
 
 def critic(state: Newsroom) -> dict:
-    """Not LangChain: the client is used as it comes."""
+    """Judge the article with the plain OpenAI client, without LangChain."""
     answer = OpenAI().chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": f"Is this article good? Yes or no.\n{state['article']}"}]
     )

@@ -3,7 +3,7 @@
     lightning-trainer serve --config examples/langgraph/lightning.toml
     python examples/langgraph/train.py
 
-The nodes are the agents: nothing here but `main` and the model's name knows of lightning.
+The nodes are the agents: nothing here except `main` and the model's name knows of lightning.
 """
 
 import sys

@@ -4,9 +4,9 @@
     python examples/live_service/serve_users.py --minutes 12
 
 The daemon trains whenever enough answered questions have their feedback, and serves the new version by itself. At the
-end this prints which share of the answers was liked, by quarters of the time and for questions that the traffic left
-out, and whom the daemon believes least. The program knows what users like; the daemon sees thumbs alone, some of them
-wrong, some of attackers, and a tenth of the answers checked by the shop itself.
+end this prints what share of the answers was liked, by quarters of the time and for questions that the traffic left
+out, and which users the daemon believes least. The program knows what users like; the daemon sees only thumbs, some of
+them wrong, some from attackers, and the shop's own checks of a tenth of the answers.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from users import HELD_OUT, QUESTIONS, User, is_liked, users
 
 CONFIG = Path(__file__).with_name("lightning.toml")
 VOICES = 3
-"""Users who say something of an answer."""
+"""How many users give feedback on an answer."""
 CHECKED = 0.1
 """Share of the answers that the shop checks itself."""
 INSTRUCTION = "You answer customers of a shop for outdoor equipment."
@@ -65,7 +65,7 @@ class Record:
 
 
 def visit(client: openai.OpenAI, everybody: list[User], record: Record, chance: random.Random) -> None:
-    """One question, its answer, and what some users say of it."""
+    """Ask one question, and record what some users say of the answer."""
     question = chance.choice(QUESTIONS)
     try:
         with lt.rollout(question, input=question):
@@ -84,7 +84,7 @@ def visit(client: openai.OpenAI, everybody: list[User], record: Record, chance: 
 
 
 def ask_held_out(client: openai.OpenAI, times: int, at_once: int) -> None:
-    """Ask the questions that the traffic left out, so many times each, without training on them."""
+    """Ask the questions that the traffic left out, each this many times, without training on them."""
 
     def ask(question: str) -> bool | None:
         try:
@@ -166,10 +166,10 @@ def main() -> None:
         try:
             list(pool.map(person, range(options.at_once)))
         finally:
-            over.set()  # Ctrl-C ends the visits, and the report is of those that were
+            over.set()  # Ctrl-C ends the visits, and the report covers those made so far
     lasted = min(seconds, time.monotonic() - record.began)
     lt.flush(30)
-    with contextlib.suppress(KeyboardInterrupt):  # the report is made without them
+    with contextlib.suppress(KeyboardInterrupt):  # the report does not need the held-out questions
         ask_held_out(client, options.held_out, options.at_once)
     report(record, lasted)
 

@@ -31,9 +31,9 @@ HELD_OUT = (
     "How do I repair a zip?",
     "Where is my parcel?",
 )
-"""Questions that are asked after the traffic only, and never trained."""
+"""Questions that are asked only after the traffic, and never trained on."""
 MOST_WORDS = 16
-"""Users want to read no more than this, and a whole sentence."""
+"""Users want to read at most this many words, and a whole sentence."""
 
 
 def is_liked(answer: str) -> bool:
@@ -50,7 +50,7 @@ class User:
     """How often an honest user clicks the wrong thumb."""
 
     def thumb(self, answer: str, chance: random.Random) -> str:
-        """Return ``up`` or ``down``. An attacker praises what nobody likes, and the other way round."""
+        """Return ``up`` or ``down``. An attacker praises answers that nobody likes, and the other way round."""
         liked = is_liked(answer)
         if self.attacks or chance.random() < self.errs:
             liked = not liked
@@ -58,6 +58,6 @@ class User:
 
 
 def users(count: int, *, attackers: float = 0.1, errs: float = 0.1) -> list[User]:
-    """Return so many users, of which a share attacks."""
+    """Return ``count`` users; ``attackers`` is the share of them that attacks."""
     first_honest = round(attackers * count)
     return [User(f"user-{number}", number < first_honest, errs) for number in range(count)]

@@ -2,7 +2,7 @@
 
     python examples/mcp/server.py
 
-The database is made in memory, the same every time; nothing that a tool does changes it.
+The database is made in memory, the same every time; no tool changes it.
 """
 
 import random

@@ -1,9 +1,9 @@
-"""A scripted customer orders things of the training pages, and what it clicks becomes demonstrations.
+"""A scripted customer orders things from the training pages, and its clicks become demonstrations.
 
     python examples/shop/customer.py examples/shop/demonstrations.jsonl
 
 Each line is one click: what the agent is shown (`prompt`) and what the customer said (`completion`), in TRL's form,
-which a stage reads as its `data`. The file is there already: this writes it anew. No browser is needed, as a visit's
+which a stage reads as its `data`. The file exists already: this rewrites it. No browser is needed, because a visit's
 pages are known.
 """
 
@@ -41,11 +41,11 @@ def visit(things: Sequence[str], wanted: str) -> list[dict[str, Any]]:
 
 
 EXAMPLES = visit(("yellow bowl", "purple hat", "orange brush"), "purple hat")
-"""Shown to the model before every page; nothing of it is in the shop."""
+"""Shown to the model before every page; none of these things is in the shop."""
 
 
 def demonstrations() -> list[dict[str, Any]]:
-    """Return the customer's clicks, each with what the agent is shown of the page that it is on."""
+    """Return the customer's clicks, each with what the agent is shown for its page."""
     draw = random.Random("customer")
     kinds = [f"{color} {thing}" for color in COLORS["train"] for thing in THINGS["train"]]
     shown = [{"role": "system", "content": INSTRUCTIONS}, *EXAMPLES]

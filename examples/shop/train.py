@@ -4,7 +4,7 @@
     lightning-trainer serve --config examples/shop/lightning.toml
     python examples/shop/train.py --steps 20
 
-Chromium and its driver have to be on the PATH. The shop is shop.py: three clicks in the right order, and held-out
+Chromium and its driver must be on the PATH. The shop is shop.py: three clicks in the right order, and held-out
 visits ask for things that no training page has. The demonstrations are those of customer.py. To see what the agent saw:
 --environment "web:examples/shop/shop.py?screenshots=true"
 """
@@ -20,7 +20,7 @@ from web_training import main  # pyright: ignore[reportMissingImports]
 
 ENVIRONMENT = f"web:{os.path.relpath(Path(__file__).with_name('shop.py'))}"
 AGENT = {"instructions": INSTRUCTIONS, "examples": EXAMPLES, "max_tokens": 24, "max_turns": 4, "history": 0}
-"""Three clicks, and one to put right. A page tells everything, so the model is not shown what it did before."""
+"""Three clicks, and one to correct a mistake. A page says everything, so the model is not shown what it did before."""
 
 if __name__ == "__main__":
     main(__doc__, "shop", ENVIRONMENT, AGENT)

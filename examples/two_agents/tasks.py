@@ -19,7 +19,7 @@ _HELDOUT = (
     ("A crate holds {a} bottles. How many bottles do {b} crates hold?", "multiply {a} by {b}"),
 )
 _RESULTS = {"subtract": lambda b, a: a - b, "add": operator.add, "multiply": operator.mul}
-"""Of the two numbers in the order in which the plan says them."""
+"""The results for the two numbers in the order in which the plan says them."""
 _PLAN = re.compile(r"(?:(subtract) (\d{1,6}) from|(add) (\d{1,6}) and|(multiply) (\d{1,6}) by) (\d{1,6})")
 
 
@@ -28,7 +28,7 @@ class Task:
     id: str
     question: str
     plan: str
-    """What a good planner says; in other words it may be as good."""
+    """What a good planner says; other words may be as good."""
     answer: int
 
 
@@ -42,7 +42,7 @@ def heldout_tasks(count: int) -> list[Task]:
 
 
 def result_of(plan: str) -> int | None:
-    """Return what comes out when a plan is followed; None where it is none."""
+    """Return the result of following a plan; None if the text is not a plan."""
     match = _PLAN.fullmatch(plan.strip().rstrip("."))
     if match is None:
         return None

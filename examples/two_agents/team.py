@@ -44,7 +44,7 @@ def work(planned: str, temperature: float) -> str:
 
 
 def solve(question: str, *, temperature: float = 0.0) -> int | None:
-    """Return what the team makes of a question; None when the worker's answer is not an expression."""
+    """Return the team's answer to a question; None if the worker's answer is not an expression."""
     return calculate(work(plan(question, temperature), temperature))
 
 

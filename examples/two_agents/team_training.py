@@ -1,6 +1,6 @@
-"""What the examples of the frameworks share: a team's questions, what it is shown, and the steps that train it.
+"""The part that the frameworks' examples share: a team's questions, what it is shown, and the steps that train it.
 
-A team is anything that takes a question and a temperature and returns a number, or None; a coroutine will do as well.
+A team is anything that takes a question and a temperature and returns a number, or None; it may be a coroutine.
 """
 
 import argparse
@@ -27,7 +27,7 @@ __all__ = ["EXPRESSIONS", "MAX_TOKENS", "PLANNER", "PLANS", "POLICY", "WORKER", 
 
 
 def conversation(shown: Sequence[tuple[str, str]], asked: str) -> list[dict[str, str]]:
-    """Return messages that show how it is done, and then ask."""
+    """Return messages that show how such questions are answered, and then ask one."""
     messages = []
     for question, answer in shown:
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
@@ -35,7 +35,7 @@ def conversation(shown: Sequence[tuple[str, str]], asked: str) -> list[dict[str,
 
 
 def main(team: Team, framework: str) -> None:
-    """Held-out questions, training steps, the same held-out questions again."""
+    """Ask held-out questions, train for some steps, and ask the same held-out questions again."""
     parser = argparse.ArgumentParser(description=f"Train a team of two that {framework} runs.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=12)
@@ -77,9 +77,9 @@ def main(team: Team, framework: str) -> None:
             timeout_s=300,
             on_event=show,
         )
-        if not runner.steps_done():  # a run that goes on where it was had it before
+        if not runner.steps_done():  # a run that continues has done this before
             evaluate("before")
-        # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
+        # Seed and step determine the tasks, so an interrupted run continues with the same ones.
         runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
         evaluate("after")
     except LightningError as error:

@@ -3,7 +3,7 @@
     lightning-trainer serve --config examples/two_agents/lightning.toml
     python examples/two_agents/train.py --steps 20
 
-To train one and freeze the other, set `train = false` in the policy of the one that is to stay as it is.
+To train one and freeze the other, set `train = false` in the policy of the one that should stay as it is.
 """
 
 import argparse
@@ -24,12 +24,12 @@ POLICIES = ("planner", "worker")
 
 
 def sample(task: Task) -> float:
-    """One attempt in training: the reward is the team's, and each policy learns from it."""
+    """Make one attempt in training: the reward is the team's, and each policy learns from it."""
     return float(solve(task.question, temperature=1.0) == task.answer)
 
 
 def evaluate(stage: str, tasks: list[Task]) -> None:
-    """Print how often the planner's plan is right, the worker's expression of a right plan, and the team's result."""
+    """Print how often the planner's plan, the worker's expression for a right plan, and the team's result are right."""
     right, lock = Counter(), Lock()
 
     def answer(task: Task) -> float:
@@ -67,7 +67,7 @@ def main() -> None:
     held_out = heldout_tasks(options.heldout)
     try:
         runner = Runner(POLICIES, sample, concurrency=48, on_event=show)
-        if not runner.steps_done():  # a run that goes on where it was had it before
+        if not runner.steps_done():  # a run that continues has done this before
             evaluate("before", held_out)
         runner.train(lambda step: train_tasks(step, TASKS_PER_STEP), steps=options.steps)
         evaluate("after", held_out)

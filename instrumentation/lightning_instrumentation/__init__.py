@@ -8,7 +8,7 @@
     @lt.tool
     def look_up(order: str) -> str: ...
 
-Importing is light: what writes and sends spans is imported at the first use.
+Importing is light: the code that writes and sends spans is imported at its first use.
 """
 
 from lightning_instrumentation.agent import agent

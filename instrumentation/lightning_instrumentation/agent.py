@@ -1,8 +1,8 @@
 """``@lt.agent("name")`` and ``with lt.agent("name"):``: everything below is attributed to that agent.
 
-The innermost agent wins. A decorated generator, or one that a decorated function returns, is inside its agent only
-while its own body runs; a ``with`` block in the body of a generator stays active while the generator is suspended, and
-is lost where it is resumed in another context, so decorate generators.
+The innermost agent wins. Decorate generators rather than write ``with`` in their bodies: a decorated generator, or one
+that a decorated function returns, is inside its agent only while its own body runs; a ``with`` block in a generator's
+body stays active while the generator is suspended, and is lost if the generator is resumed in another context.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Invocation:
         return use_scope(self.scope)
 
     def yielded(self, value: Any) -> None:
-        """What an agent yields is not recorded."""
+        """Ignore the value: what an agent yields or returns is not recorded."""
 
     returned = yielded
 
@@ -117,7 +117,7 @@ def agent(name: F) -> F: ...
 
 
 def agent(name: Any = None) -> Any:
-    """Name the agent that a function or a block of code belongs to; by default a function's own name.
+    """Name the agent that a function or a block of code belongs to. A function's default is its own name.
 
     Raises:
         TypeError: the name is not text or is empty, the decorated object is not a function, or a block has no name.

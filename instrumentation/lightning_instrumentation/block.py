@@ -44,11 +44,11 @@ class ScopeBlock(Block):
         self._body: use_scope | None = None
 
     def _scope(self) -> Scope:
-        """Return the scope in which it runs."""
+        """Return the scope in which the block runs."""
         raise NotImplementedError
 
     def _entered_already(self) -> str:
-        """Return the message for when it is entered inside itself."""
+        """Return the error message for a block that is entered inside itself."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -66,10 +66,10 @@ class ScopeBlock(Block):
             self._body = None
 
 
-# ``with lt.state("kitchen"):``: the model calls inside are made in this state of the environment. For credit schemes
-# that compare calls by state (GiGPO's anchor state): calls of one agent in attempts of one group are in the same state
-# if its name is equal. Without a name the prompt decides, which differs each time if it contains a history, a clock, or
-# reworded instructions.
+# ``with lt.state("kitchen"):`` says that the model calls inside are made in this state of the environment. It is for
+# credit schemes that compare calls by state (GiGPO's anchor state): calls of one agent in attempts of one group are in
+# the same state if the states' names are equal. Without a name the prompt decides, and it differs each time if it
+# contains a history, a clock, or reworded instructions.
 
 LONGEST_NAME: Final = 64
 """In characters. A longer name (a whole observation, say) is recorded as its digest: as good for comparison, and its
@@ -107,9 +107,9 @@ def state(name: object) -> State:
     """Name the state in which the model calls of a block are made: ``with`` or ``async with``.
 
     Args:
-        name: text or a number, equal for equal states; more than 64 characters are recorded as a digest. The innermost
-            name counts, also for calls of agents that the block calls. It ends with the block, and does not apply
-            inside a rollout that begins in it.
+        name: text or a number, equal for equal states. A name longer than 64 characters is recorded as a digest. The
+            innermost name counts, also for calls of agents that the block calls. The name applies until the block ends,
+            but not inside a rollout that begins in the block.
 
     Raises:
         TypeError: the name is None or empty.
@@ -142,8 +142,9 @@ class Uncaptured(ScopeBlock):
 def uncaptured() -> Uncaptured:
     """Opt a block of code out of capture: ``with`` or ``async with``.
 
-    Model calls inside go where they always went, whichever policy claims their agent, with nothing added; they, tools,
-    and agents leave no span. This includes threads and tasks started inside. Rollouts and rewards are still recorded,
-    because you report them yourself. Calls whose base URL is the gateway's own are answered, and recorded, there.
+    Model calls inside go unchanged to the address that your code gives them, even if a policy claims their agent. Model
+    calls, tools, and agents inside leave no span. The same holds in threads and tasks started inside. Rollouts and
+    rewards are still recorded, because you report them yourself. The gateway still answers, and records, calls whose
+    base URL is its own.
     """
     return Uncaptured()

@@ -1,7 +1,7 @@
-"""The common decorator of ``lt.agent`` and ``lt.tool``: a function with work around its body.
+"""The common decorator of ``lt.agent``, ``lt.rollout``, and ``lt.tool``: it puts work around the body of a function.
 
-The function behaves as before: same kind (sync, coroutine, generator, async generator), same values, same exceptions. A
-generator is inside only while its own body runs, never while it is suspended.
+The function behaves as before: same kind (sync, coroutine, generator, async generator), same values, same exceptions.
+The work surrounds a generator only while its own body runs, never while it is suspended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Work(Protocol):
     """The work around one call of a function. None of its methods raises."""
 
     def body(self) -> use_scope:
-        """Return the context manager for the body, each time it resumes."""
+        """Return the context manager for the body; called each time the body starts or resumes."""
         ...
 
     def yielded(self, value: Any) -> None:
@@ -47,9 +47,10 @@ def decorated(
     """Return ``function`` with the work from ``begin(function)`` around every call.
 
     Args:
-        what: for error messages, such as ``@lt.agent``.
-        usage: how to write it.
-        into_generators: whether a generator that a plain function returns, and keeps nowhere, is part of the call.
+        what: the decorator's name in error messages, such as ``@lt.agent``.
+        usage: how to write the decorator, for error messages.
+        into_generators: whether a generator that a plain function returns, and keeps no reference to, is part of the
+            call.
 
     Raises:
         TypeError: the decorated object is not a function or method.
@@ -80,10 +81,11 @@ def _sync(function: Callable[..., Any], begin: Begin, *, into_generators: bool) 
             work.end(error)
             raise
         if inspect.iscoroutine(result):
-            # A plain function that returns a coroutine has not run yet.
+            # The plain function only created a coroutine; the code that matters has not run yet.
             return _ended_if_dropped(_awaited(result, work), work)
         if into_generators and sys.getrefcount(result) <= _OF_THE_CALLER_ALONE:
-            # Another holder may read on when the caller drops it, which closes one that is surrounded.
+            # Only if the caller alone holds the result: a surrounded generator is closed when the caller drops it, and
+            # another holder of the generator inside may want to continue reading.
             return _surrounded(result, work)
         work.returned(result)
         work.end()
@@ -93,8 +95,8 @@ def _sync(function: Callable[..., Any], begin: Begin, *, into_generators: bool) 
 
 
 def _references_of_the_caller_alone() -> int:
-    """Return what ``getrefcount`` says of a result that only its caller has: a number that depends on Python's version
-    (from 3.14 on, local variables are lent and not counted anew)."""
+    """Return the ``getrefcount`` of a result that only its caller holds. It depends on Python's version: from 3.14 on,
+    references from local variables are borrowed and not counted again."""
     result = (nothing for nothing in ())
     return sys.getrefcount(result)
 
@@ -103,7 +105,7 @@ _OF_THE_CALLER_ALONE = _references_of_the_caller_alone()
 
 
 def _ended_if_dropped(running: Any, work: Work) -> Any:
-    """Return a generator or coroutine whose work, begun already, ends also if it is dropped before its body begins."""
+    """Return the generator or coroutine; the work, which has begun, ends even if it is dropped before its body runs."""
     when_gone(running, partial(work.end, GeneratorExit()))
     return running
 

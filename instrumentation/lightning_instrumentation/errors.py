@@ -1,4 +1,5 @@
-"""Errors that the client raises on purpose. Only ``init`` and decorators raise; nothing does once the agent runs."""
+"""Errors that the client raises on purpose. Of these, an agent's program gets only those of ``init``; recording never
+raises any."""
 
 
 class InstrumentationError(Exception):
@@ -14,8 +15,8 @@ class UnprovenDaemonError(ConnectionError):
 
     Args:
         sentence: for display.
-        passing: the daemon may come back: a proxy answers for one that is down.
-        other_token: it is a daemon, whose token is another, or which has none.
+        passing: whether the daemon may come back, because a proxy may have answered for a daemon that is down.
+        other_token: whether a daemon answered that has another token, or none.
     """
 
     def __init__(self, sentence: str, *, passing: bool = False, other_token: bool = False) -> None:
@@ -25,4 +26,4 @@ class UnprovenDaemonError(ConnectionError):
 
 
 class OtherDaemonError(UnprovenDaemonError):
-    """It is a daemon, but not the one that this process records for."""
+    """The process that answers is a daemon, but not the one that this process records for."""

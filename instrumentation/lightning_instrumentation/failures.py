@@ -65,15 +65,15 @@ failures = Failures()
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception's text; of one that cannot be turned into text, its type."""
+    """Return an exception's text, or its type if it cannot be turned into text."""
     try:
         return str(error)
-    except Exception:  # its own method raises, perhaps the exception itself
+    except Exception:  # its own ``__str__`` raised, perhaps the exception itself
         return f"<{type(error).__qualname__}>"
 
 
 def guarded(reason: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """Call ``function``; an exception is noted under ``reason`` and None is returned."""
+    """Call ``function`` and return its result; if it raises, note the exception under ``reason`` and return None."""
     try:
         return function(*args, **kwargs)
     except Exception as error:

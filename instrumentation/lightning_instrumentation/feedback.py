@@ -1,8 +1,8 @@
 """``lt.feedback(thumb="up", source="user-17", response_id=...)``: a person's or a system's feedback on an answer.
 
-It is delivered like spans, through the spool, so it is not lost while the daemon is down; it never raises. Unlike a
-reward, it waits in the daemon, is weighted by its source's reliability, and can be removed again. Source: OpenTelemetry
-GenAI semantic conventions, event ``gen_ai.evaluation.result``.
+Feedback is delivered like spans, through the spool, so it is not lost while the daemon is down; ``feedback`` never
+raises. Unlike a reward, it waits in the daemon, is weighted by its source's reliability, and can be removed again.
+Source: OpenTelemetry GenAI semantic conventions, event ``gen_ai.evaluation.result``.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ def feedback(
     comment: str | None = None,
     kind: str = "person",
 ) -> None:
-    """Record feedback on an answer: the one that is named, or the current rollout's.
+    """Record feedback on the answer that the ids name; without any id, on the current rollout's attempt.
 
     Args:
-        source: who gives it, as an id of yours (at most 256 characters). It is stored as it is, so do not use an email
-            address.
-        thumb: ``up``, ``down``, or ``none`` to take back the source's earlier feedback on this.
-        score: position on ``scale``.
-        edit: the answer as it should have been: a demonstration, and the better answer of a pair.
+        source: who gives the feedback, as an id of yours (at most 256 characters). It is stored unchanged, so do not
+            use an email address.
+        thumb: ``up``, ``down``, or ``none`` to take back the source's earlier feedback on the same answer.
+        score: a number on ``scale``, instead of a thumb.
+        scale: the lowest and the highest possible score.
+        edit: the answer as it should have been. It serves as a demonstration, and as the better answer of a pair.
         name: the name of the feedback, and of the reward that it becomes.
-        response_id: of one model call, by the id of its response.
-        trace_id: 32 hex digits.
-        rollout_id: of a rollout other than the current one.
-        attempt_id: of one of its attempts.
+        response_id: the id of a response: the feedback is on the model call that it answered.
+        trace_id: the id of the trace that the feedback is on, 32 hex digits.
+        rollout_id: the id of a rollout other than the current one.
+        attempt_id: the id of one of the rollout's attempts.
         comment: the reason, in words.
         kind: ``person`` or ``system``.
     """
@@ -96,7 +97,7 @@ def _record(
     started = runtime(again=True)
     if started is None:
         return
-    # It belongs to what it names, not to whatever is currently running.
+    # The feedback belongs to what it names, not to whatever is currently running.
     rollout = named.get(semconv.ROLLOUT_ID)
     target = Scope() if rollout is None else Scope(Identity(rollout, named.get(semconv.ATTEMPT_ID)))
     now = time.time_ns()
@@ -110,7 +111,7 @@ def _record(
 def _wrong(
     source: Any, thumb: Any, score: Any, scale: Any, edit: Any, name: str, named: dict[str, str], kind: str
 ) -> str | None:
-    """Return what is wrong with it and what to do; None if it is valid."""
+    """Return what is wrong with the feedback and what to do; None if it is valid."""
     if not source or len(str(source)) > _LONGEST_NAME or not name or len(name) > _LONGEST_NAME:
         return f"source and name are texts of 1 to {_LONGEST_NAME} characters"
     if kind not in ("person", "system"):

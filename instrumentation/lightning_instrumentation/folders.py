@@ -1,7 +1,7 @@
 """Folders of this user: those that a variable or argument names, and those in the XDG state directory.
 
-Source: XDG Base Directory Specification. A user without a home directory (a container that runs under any number as
-user, without ``HOME``) has to name them.
+Source: XDG Base Directory Specification. A user without a home directory (as in a container that runs under an
+arbitrary user id, without ``HOME``) has to name the folders.
 """
 
 import os
@@ -25,7 +25,7 @@ def named_path(path: str | os.PathLike[str], named_by: str) -> Path:
 
 
 def state_folder(name: str, variable: str) -> Path:
-    """Return the folder that a variable names, else the one of that name in the state directory.
+    """Return the folder that an environment variable names, else the folder ``name`` in the state directory.
 
     Raises:
         ConfigurationError: this user has no home directory, and nothing names a folder.

@@ -31,16 +31,17 @@ def reward(
     response_id: str | None = None,
     explanation: str | None = None,
 ) -> None:
-    """Record a reward for what is named, or for the current attempt.
+    """Record a reward for the rollout, attempt, or call that the ids name; without any id, for the current attempt.
 
     Args:
         value: a finite number (bool, numpy, and torch scalars too); anything else is logged and recorded as missing.
         name: the name of the reward, if there are several.
-        rollout_id: of a rollout other than the current one, for instance after its end.
-        attempt_id: of one of its attempts; needs no rollout.
+        rollout_id: the id of a rollout other than the current one, for instance after its end.
+        attempt_id: the id of an attempt; needs no ``rollout_id``.
         agent: reward only this agent of the attempt.
-        response_id: reward one model call, by the id of its response; needs no rollout. If several calls have the id,
-            ``attempt_id`` says which is meant; the current attempt's need not say so in the process that made the call.
+        response_id: the id of a response: reward only the model call that it answered. Needs no ``rollout_id``. If
+            several calls have the same response id, pass ``attempt_id`` too, except for a call of the current attempt
+            that this process made.
         explanation: the reason, in words.
     """
     about = {semconv.EVALUATION_AGENT: agent, semconv.RESPONSE_ID: response_id}
@@ -88,8 +89,8 @@ def _record(
 
 
 def _is_here(here: Identity | None, named: Mapping[str, str], response_id: str | None) -> bool:
-    """Whether what is named is of the current attempt, as far as this process knows. A reward of another response names
-    no attempt: it is found by the response's id."""
+    """Whether the ids name the current attempt or one of its calls, as far as this process knows. A reward for any
+    other response names no attempt: the call is found by the response's id."""
     if here is None or not named.items() <= here.attributes().items():
         return False
     if response_id is None or semconv.ATTEMPT_ID in named:
@@ -122,7 +123,7 @@ def _export(
 
 
 def number_of(value: Any) -> float | None:
-    """Return a value as a reward; None if it is not a number, or one beyond ``LARGEST_REWARD``."""
+    """Return a value as a reward; None if it is not a number, or is beyond ``LARGEST_REWARD``."""
     if isinstance(value, (str, bytes, bytearray)):
         return None
     try:

@@ -2,7 +2,8 @@
 
 A rollout is a trace of its own. Identity follows the code, not the process: rollouts in threads and tasks of one
 process stay separate, and code before or after the block is not part of it. Inside an attempt that a runner or the
-launcher began it is that attempt: they decide what is compared, and what is never trained.
+launcher began, ``lt.rollout`` joins that attempt: the runner or launcher decides which attempts are compared, and which
+are never trained.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _MODES = ("train", "evaluate", "baseline", "record")
 _RETRIED = "retried"
 _MOST_ENDED = 10_000
 _ended: OrderedDict[str, None] = OrderedDict()
-"""Ids of attempts that have ended in this process, of those that the user gave."""
+"""Those of the ids given by the user whose attempts have ended in this process."""
 _USAGE = 'write @lt.rollout("task") above a function, or `with lt.rollout("task"):` around code'
 
 
 class Rollout(Block):
     """An attempt as a context manager, sync and async, that can be entered once; or a decorator for functions.
 
-    Once it is entered inside a runner's attempt, its ids, task, group and mode are that attempt's.
+    If it is entered inside a runner's attempt, it takes that attempt's ids, task, group, and mode.
 
     Raises:
         TypeError: ``task_id`` is None.
@@ -75,7 +76,7 @@ class Rollout(Block):
         self.attempt_id = str(attempt_id or uuid.uuid4().hex)
         self.mode = "train" if mode is None else str(mode)
         self.trace_id: str | None = None
-        """The attempt's trace id, 32 hex digits; None before it is entered and if nothing is recorded."""
+        """The attempt's trace id, 32 hex digits; None before the attempt begins, or if nothing is recorded."""
         self._mode_given = mode is not None
         self._attempt_given = attempt_id is not None and not self._of_run
         self._input = input
@@ -108,9 +109,9 @@ class Rollout(Block):
         reward(value, name, rollout_id=self.rollout_id, attempt_id=self.attempt_id, explanation=explanation)
 
     def retried(self) -> None:
-        """Declare, before the block ends, that another attempt replaces this one: it is never trained.
+        """Declare, before the block ends, that another attempt replaces this one, which is then never trained.
 
-        Of a runner's attempt the runner says so itself; here it changes nothing.
+        Inside a runner's attempt this changes nothing, because the runner itself declares which attempts it replaces.
         """
         if self._span is not None and not self._joined:
             self._span.set_attribute(semconv.ROLLOUT_MODE, _RETRIED)
@@ -123,7 +124,7 @@ class Rollout(Block):
         return self
 
     def _start(self) -> Scope:
-        """Begin the attempt; return the scope of what belongs to it."""
+        """Begin the attempt; return the scope for the code that belongs to it."""
         name = f"rollout {self.task_id}"
         scope = self._scope()
         # Identity first: the root span takes it from the scope, like every other span.
@@ -196,7 +197,7 @@ class Rollout(Block):
 
     def _end(self, error: BaseException | None) -> None:
         if guarded("rollout", _is_of_a_person, error):
-            guarded("rollout", self.retried)  # cut off by a person, it says nothing about the agent
+            guarded("rollout", self.retried)  # an attempt that a person interrupted says nothing about the agent
         if self._attempt_given and not self._joined:
             guarded("rollout", _has_ended, self.attempt_id)
         span, self._span = self._span, None
@@ -214,16 +215,16 @@ def _has_ended(attempt_id: str) -> None:
 
 
 def _is_of_a_person(error: BaseException | None) -> bool:
-    """Whether it is a Ctrl-C, or what asyncio makes of one.
+    """Whether the error is a Ctrl-C, or the cancellation that asyncio turns one into.
 
-    asyncio cancels the main task, and with it what that awaits; all others when the main task has ended, while it
-    raises the ``KeyboardInterrupt``.
+    On Ctrl-C, asyncio cancels the main task and whatever that task awaits. It cancels all other tasks once the main
+    task has ended, while it raises the ``KeyboardInterrupt``.
     """
     if error is None or isinstance(error, (Exception, GeneratorExit)):
         return False
     if isinstance(error, KeyboardInterrupt):
         return True
-    import asyncio  # a caller that is cancelled has it
+    import asyncio  # already imported if a task was cancelled
 
     if not isinstance(error, asyncio.CancelledError):
         return False
@@ -237,8 +238,8 @@ def _is_of_a_person(error: BaseException | None) -> bool:
 
 
 def _kernel_was_interrupted(handler: Any) -> bool:
-    """Whether a person has interrupted an async cell of a notebook: ipykernel cancels the cell's task when the handler
-    has given a result to its future ``sigint_future``, which is cancelled itself when the cell ends."""
+    """Whether a person has interrupted an async cell of a notebook. ipykernel's handler then gives its future
+    ``sigint_future`` a result, and the cell's task is cancelled; if the cell ends first, the future is cancelled."""
     if getattr(handler, "__module__", None) != "ipykernel.ipkernel":
         return False
     told = getclosurevars(handler).nonlocals.get("sigint_future")
@@ -258,7 +259,7 @@ class _Call:
         return use_scope(self._scope)
 
     def yielded(self, value: Any) -> None:
-        """What a rollout yields is not recorded."""
+        """Ignore the value: what a rollout yields or returns is not recorded."""
 
     returned = yielded
 
@@ -267,19 +268,19 @@ class _Call:
 
 
 class RunRollout(Rollout):
-    """An attempt of a runner's, or a whole program's: an ``lt.rollout`` inside belongs to it."""
+    """The attempt of a runner or of a whole program; an ``lt.rollout`` inside belongs to it."""
 
     _of_run = True
 
 
 def _incoming_mode() -> str | None:
-    """Return the mode of the attempt that a request came from, as OpenTelemetry baggage, if it is never trained.
+    """Return the mode of the attempt that a request came from (in OpenTelemetry baggage), if that is never trained.
 
-    Nothing else of it counts here: clients of a server must not choose what its attempts are compared with.
+    Nothing else in the baggage counts here: a server's clients must not choose what its attempts are compared with.
     """
     if runtime(again=True) is None:
         return None
-    from lightning_instrumentation.spans.tracing import identity_attributes  # OpenTelemetry, loaded by now
+    from lightning_instrumentation.spans.tracing import identity_attributes  # imports OpenTelemetry, loaded by now
 
     incoming = guarded("identity", identity_attributes) or {}
     return {"evaluate": "evaluate", "baseline": "evaluate", "record": "record"}.get(
@@ -290,16 +291,16 @@ def _incoming_mode() -> str | None:
 def _text(input: Any) -> str:
     try:
         return json.dumps(input, default=_with_fields, ensure_ascii=False)
-    except Exception:  # a key that JSON has no form for, something inside itself, an object that raises
+    except Exception:  # a key that JSON cannot express, an object that contains itself, or one that raises
         return as_json(plain_copy(input))
 
 
 _LARGEST_ARRAY = 1 << 16
-"""Bytes; the text of larger ones leaves numbers out."""
+"""In bytes. A larger array is recorded as its text, which leaves numbers out."""
 
 
 def _with_fields(value: Any) -> Any:
-    """Return a model's or a dataclass's fields and an array's numbers, in which judges look; else its text."""
+    """Return a model's or a dataclass's fields, or an array's numbers, for judges to look at; else the value's text."""
     try:
         if (dump := own_method(value, "model_dump")) is not None:
             return dump(value, mode="json")
@@ -307,7 +308,7 @@ def _with_fields(value: Any) -> Any:
             return {one.name: getattr(value, one.name) for one in fields(value)}
         if (numbers := own_method(value, "tolist")) is not None and getattr(value, "nbytes", 0) <= _LARGEST_ARRAY:
             return numbers(value)
-    except Exception:  # of its own methods
+    except Exception:  # raised by the value's own methods
         return str(value)
     return str(value)
 
@@ -322,24 +323,25 @@ def rollout(
     input: Any = None,
     policies: str | Sequence[str] = (),
 ) -> Rollout:
-    """Begin one attempt at a task: ``with`` or ``async with``, or above a function each call of which is one.
+    """Make a block (``with`` or ``async with``), or each call of a decorated function, one attempt at a task.
 
     Decorate a generator rather than write ``with`` in it: it then belongs to the attempt wherever it is resumed.
 
-    Inside an attempt that a runner, ``lightning-trainer rollouts`` or ``run --task`` began, the block belongs to that
-    attempt, whatever it is given.
+    Inside an attempt that a runner, ``lightning-trainer rollouts`` or ``run --task`` began, the block or call belongs
+    to that attempt, and the arguments given here do not change its ids, group, or mode.
 
     Args:
         task_id: names the task; text or a number.
         group_id: attempts with the same group id are compared with each other; the task's id by default.
-        rollout_id: names the requested execution; new by default.
-        attempt_id: names this try at it; new by default.
+        rollout_id: names the requested execution; a new id by default.
+        attempt_id: names this try at it; a new id by default.
         mode: ``train``; ``evaluate`` for an attempt that is recorded and never trained; ``baseline`` for one of these
             whose reward is the baseline of its group (ReMax); ``record`` for one that only datasets are made from. By
-            default, that of a rollout around this one, else ``train``. A request that comes from an attempt that is
-            never trained (OpenTelemetry baggage) makes none that is.
+            default, the mode of the rollout around this one; for a request from an attempt that is never trained
+            (according to its OpenTelemetry baggage), ``record`` if that is its mode, else ``evaluate``; else ``train``.
         input: the task itself, recorded as JSON on the root span.
-        policies: whose steps count the attempt's group even if they answer no call in it, as a ``Runner``'s do.
+        policies: the policies whose steps count the attempt's group even if they answer no call in it, like the
+            ``policies`` of a ``Runner``.
     """
     return Rollout(
         task_id,

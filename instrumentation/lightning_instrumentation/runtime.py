@@ -37,7 +37,7 @@ class Stats:
     created: int = 0
     """Spans started."""
     delivered: int = 0
-    """Spans that the daemon has accepted, adopted ones included."""
+    """Spans that the daemon has accepted, including those adopted from processes that have died."""
     waiting: int = 0
     """Spans of this process that the daemon has not accepted yet."""
     rejected: int = 0
@@ -62,17 +62,17 @@ class Runtime:
 
 
 _KEPT = ("capture_content", "redact", "route")
-"""Settings that outlast ``shutdown`` until the next ``lt.init``: what was private stays so in a client that a decorator
-starts again."""
+"""Settings that outlast ``shutdown`` until the next ``lt.init``: what was private stays private in a client that a
+decorator starts again."""
 _OF_DELIVERY = ("endpoint", "token", "ca_file", "spool_dir", "spool_limit_bytes", "spool_full", "spool_block_s")
-"""Settings that hold for all that a client records."""
+"""Settings that hold for everything that a client records."""
 
 _runtime: Runtime | None = None
 _given: dict[str, Any] = {}
-"""What the running client was told by ``lt.init``, by name of the setting; the environment says the rest."""
+"""The settings that the running client was given by ``lt.init``, by name; the others come from the environment."""
 _unusable = False
 _stopped = False
-"""Whether ``lt.shutdown`` was the last word."""
+"""Whether ``lt.shutdown`` has stopped the client, and nothing has started it since."""
 _lock = threading.RLock()
 
 
@@ -93,40 +93,42 @@ def init(
     redact: RedactionRule | Iterable[RedactionRule] | None = None,
     route: bool | None = None,
 ) -> None:
-    """Start recording; the first use of anything else does so by itself.
+    """Start recording with these settings; without ``init``, the first use of anything else starts it.
 
-    A later call changes only what it names: everything until something is recorded, and after that what is recorded and
-    routed from then on. Where spans wait and go is then settled until ``shutdown``, which is said.
+    A later call changes only the settings that it names. Before the first span it can change any of them; after that,
+    only those that say what is recorded and routed from then on. ``endpoint``, ``token``, ``ca_file``, and the
+    ``spool_`` settings then stay as they are until ``shutdown``, and a call that would change them logs a warning.
 
     Args:
         endpoint: base URL of the daemon (``LIGHTNING_ENDPOINT``, else http://127.0.0.1:8321).
-        agent: name for model calls that no decorator and no framework names (``LIGHTNING_AGENT``).
+        agent: agent for model calls for which no decorator and no framework names one (``LIGHTNING_AGENT``).
         service_name: name of this program (``OTEL_SERVICE_NAME``, else the script's).
-        token: the daemon's (``LIGHTNING_TOKEN``), else the one that a daemon of the same user has left for its clients;
-            ``"none"`` for a daemon without. A daemon with a token proves that it has it before it is sent anything.
-        ca_file: certificates of the authorities that an https endpoint's is signed by, PEM (``LIGHTNING_CA_FILE``);
-            else the one that a daemon of the same user has left for its clients, else the machine's authorities
-            (``SSL_CERT_FILE``).
-        trusted_hosts: ``host``, ``host:port`` or URLs of inference servers, besides the endpoint, that may be sent
-            trace context and asked for token ids (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). No other host ever
-            sees a difference, not even behind a redirect.
-        spool_dir: where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
-        spool_limit_bytes: most that may wait there (``LIGHTNING_SPOOL_LIMIT_BYTES``, else 1 GiB).
-        spool_full: what becomes of a span beyond it: ``drop`` counts it and says so once (the default); ``block`` makes
-            the thread that ends the span wait for room (``LIGHTNING_SPOOL_FULL``).
-        spool_block_s: longest such wait, seconds (``LIGHTNING_SPOOL_BLOCK_S``, else 5); then the span is dropped.
+        token: the daemon's token (``LIGHTNING_TOKEN``, else the one that a daemon of the same user has left for its
+            clients); ``"none"`` for a daemon without a token. Before anything is sent to a daemon with a token, the
+            daemon proves that it has that token.
+        ca_file: certificates (PEM) of the authorities that sign the certificate of an https endpoint
+            (``LIGHTNING_CA_FILE``); else the certificate that a daemon of the same user has left for its clients, else
+            the machine's authorities (``SSL_CERT_FILE``).
+        trusted_hosts: inference servers, in addition to the endpoint, that may get trace context and requests for token
+            ids: ``host``, ``host:port``, or URLs (``LIGHTNING_TRUSTED_HOSTS``, separated by commas). Requests to any
+            other host are not changed, not even those behind a redirect.
+        spool_dir: folder where spans wait for the daemon (``LIGHTNING_SPOOL_DIR``, else the XDG state directory).
+        spool_limit_bytes: most bytes that may wait there (``LIGHTNING_SPOOL_LIMIT_BYTES``, else 1 GiB).
+        spool_full: what happens to a span beyond that limit: ``drop`` (the default) loses it, counts it, and logs this
+            once; ``block`` makes the thread that ends the span wait for room (``LIGHTNING_SPOOL_FULL``).
+        spool_block_s: longest such wait, in seconds (``LIGHTNING_SPOOL_BLOCK_S``, else 5); then the span is dropped.
         max_body_bytes: longest request or answer that is read (``LIGHTNING_MAX_BODY_BYTES``, else 16 MiB); longer ones
             are counted and not parsed.
-        capture_content: False records no messages, tool arguments, results or error texts; token ids stay
-            (``LIGHTNING_CAPTURE_CONTENT``).
-        redact: what is taken out of texts before they are written or sent, besides keys, which always are:
-            ``"emails"``, ``"regex:..."``, compiled patterns, functions from text to text, or several of them
-            (``LIGHTNING_REDACT``). ``"none"`` takes nothing out. Where a function raises, the text is left out.
-        route: False leaves every call where it goes; else calls of agents that a policy claims go to the daemon's
-            gateway (``LIGHTNING_ROUTE``, ``LIGHTNING_ROUTE_FALLBACK``).
+        capture_content: False records no messages, tool arguments, results, or error texts; token ids are still
+            recorded (``LIGHTNING_CAPTURE_CONTENT``).
+        redact: what is removed from texts before they are written or sent: ``"emails"``, ``"regex:..."``, compiled
+            patterns, functions from text to text, or several of these (``LIGHTNING_REDACT``). Keys are always removed,
+            except with ``"none"``, which removes nothing. If a function raises, the text is left out.
+        route: False sends every call where it would go without us; otherwise, calls of agents that a policy claims go
+            to the daemon's gateway (``LIGHTNING_ROUTE``, ``LIGHTNING_ROUTE_FALLBACK``).
 
     Raises:
-        ConfigurationError: a value that cannot be used.
+        ConfigurationError: a value cannot be used.
     """
     arguments: dict[str, Any] = {
         "endpoint": endpoint,
@@ -152,8 +154,8 @@ def init(
         _given.update({name: getattr(wanted, name) for name in given})
         if _runtime is None:
             _start(wanted)
-        elif not _runtime.outbox.spans_started:  # nobody holds anything of it: another takes its place
-            # The environment is read again: a program may have loaded a file of settings since it was imported.
+        elif not _runtime.outbox.spans_started:  # nothing depends on it yet, so another client replaces it
+            # The environment is read again: a program may have loaded a file of settings in the meantime.
             wanted = replace(wanted, **_given)
             if wanted != _runtime.settings:
                 _start(wanted)
@@ -164,7 +166,7 @@ def init(
 
 
 def _change(started: Runtime, named: Mapping[str, Any]) -> None:
-    """Let the settings that are named take effect in a client that has recorded, as far as they still can."""
+    """Apply the named settings to a client that has recorded something, as far as they can still change."""
     global _runtime
     changed = {name: value for name, value in named.items() if value != getattr(started.settings, name)}
     late = [name for name in changed if name in _OF_DELIVERY]
@@ -189,9 +191,9 @@ def runtime(settings: Settings | None = None, *, again: bool = False) -> Runtime
     """Return the running client, starting it if necessary; None if it cannot run. Never raises.
 
     Args:
-        settings: to start it with, in place of the environment's.
-        again: for what the program itself calls, which also starts a client that ``shutdown`` has stopped; hooks do
-            not.
+        settings: the settings to start it with, in place of the environment's.
+        again: whether to start a client that ``shutdown`` has stopped: True in functions that the program itself calls,
+            not in hooks.
     """
     if _runtime is not None or _unusable or (_stopped and not again and settings is None):
         return _runtime
@@ -261,13 +263,13 @@ def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
 def _tell_losses() -> None:
     """Report what could not be captured; if there is nothing, the code for it is not even imported."""
     if _runtime is not None and failures.counts():
-        with _lock:  # a fork waits for the import
+        with _lock:  # so that a fork waits for the import
             from lightning_instrumentation.delivery.loss_reports import losses
         guarded("losses", losses.tell, _runtime.tracer)
 
 
 def deliver_at_exit() -> None:
-    """Deliver what can be delivered quickly; this process is about to end."""
+    """Deliver what can be delivered quickly, because this process is about to end."""
     deferred.program_ends()
     deferred.do_waiting()
     _tell_losses()
@@ -297,29 +299,30 @@ def _in_child() -> None:
     deferred.forget()
     if _runtime is not None:
         _runtime.outbox.after_fork_in_child()
-        # Its spans say which process they come from.
+        # A new tracer, because the child's spans say which process they come from.
         tracer = _tracer(_runtime.settings, _runtime.outbox, _runtime.editor)
         _runtime = replace(_runtime, tracer=tracer, router=_runtime.router.in_child())
 
 
-# Once per process, at import: they look the runtime up, so they serve whichever one is running.
+# Registered once per process, at import: these functions look up the runtime, so they serve whichever one is running.
 atexit.register(deliver_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def flush(timeout_s: float = 5.0) -> bool:
-    """Wait until the daemon has accepted every span of this process; False if it has not within ``timeout_s``."""
+    """Wait until the daemon has accepted every span of this process; return False if it has not after ``timeout_s``."""
     deferred.do_waiting()
     _tell_losses()
     return True if _runtime is None else _runtime.outbox.flush(timeout_s)
 
 
 def shutdown(timeout_s: float = 5.0) -> None:
-    """Deliver what can be delivered, leave the rest on disk and stop recording.
+    """Deliver what can be delivered within ``timeout_s`` seconds, leave the rest on disk, and stop recording.
 
-    The next ``init`` starts afresh, and so does the next block, decorated function, prompt, reward or feedback, which
-    keeps ``capture_content``, ``redact`` and ``route`` as they were; a model call alone does not.
+    The next ``init`` starts recording again, with only its own settings. So does the next block, decorated function,
+    prompt, reward, or feedback, which keeps ``capture_content``, ``redact``, and ``route`` as they were. A model call
+    alone does not start it again.
     """
     global _runtime, _stopped
     deferred.do_waiting()

@@ -1,8 +1,9 @@
 """The current scope: which attempt, which agent, under which span.
 
-Kept in our own context variable and not in OpenTelemetry's context: spans of the user's own instrumentation must not
-become children of ours, the user's propagator must not send our ids to untrusted hosts, and another library's misplaced
-``detach`` must not lose them. Identity that arrived as OpenTelemetry baggage is used if this process has none.
+It is kept in our own context variable and not in OpenTelemetry's context: spans of the user's own instrumentation must
+not become children of ours, the user's propagator must not send our ids to untrusted hosts, and another library's
+misplaced ``detach`` must not lose our ids. Identity that arrived as OpenTelemetry baggage is used if this process has
+none.
 """
 
 from __future__ import annotations
@@ -73,17 +74,17 @@ class Scope:
     uncaptured: bool = False
     """Whether the user has opted out of capture here."""
     prompts: Mapping[str, PromptVersion] | None = field(default=None, compare=False)
-    """What a search for better prompts gives the code here, by name."""
+    """The prompt versions that a search for better prompts gives the code here, by name."""
     replaced_by: Scope | None = field(default=None, init=False, compare=False, repr=False)
-    """The scope around its block, once that has ended where its context could not be restored; never itself replaced
-    at that time."""
+    """The scope around this scope's block, set if the block ended where its context could not be restored; that scope
+    was not itself replaced at that time."""
 
 
 _EMPTY = Scope()
 _current: ContextVar[Scope] = ContextVar("lightning.scope", default=_EMPTY)
 _framework_agents: list[Callable[[], Agent | None]] = []
 _framework_runs: list[Callable[[], tuple[Agent, Agent | None] | None]] = []
-"""Of frameworks that tell with an agent which agent of another framework its run is inside of."""
+"""Functions of frameworks that return, with an agent, the agent of another framework that its run is inside of."""
 _ambient: list[Callable[[], Agent | None]] = []
 _default_agent: list[Agent] = []
 
@@ -125,11 +126,12 @@ class use_scope:
 
 
 class block_scope(use_scope):
-    """Makes ``scope`` the current one inside a ``with`` block of the user's, whose own it is.
+    """Makes ``scope``, which no other block uses, the current one inside a ``with`` block of the user's.
 
-    asyncio closes a generator that its reader has left early in another task, on a copy of the reader's context, from
-    which the reader's own cannot be restored. The scope is marked instead, for ``current`` to pass over it wherever it
-    still is the current one. It is not where a block ends normally: a task that it has started may outlive it.
+    If a generator's reader leaves it early, asyncio closes the generator in another task, on a copy of the reader's
+    context, from which the reader's own context cannot be restored. The scope is then marked instead, so that
+    ``current`` skips it in every context where it is still set. It is not marked if its block ends normally, because a
+    task that the block has started may outlive the block.
     """
 
     __slots__ = ("_token",)
@@ -167,8 +169,8 @@ def add_framework(ask: Callable[[], Agent | None]) -> None:
 
 
 def add_framework_of_runs(ask: Callable[[], tuple[Agent, Agent | None] | None]) -> None:
-    """Register the same of a framework whose runs may be inside of another framework's agent, or around it: the
-    function also returns what ``agent_around_run`` did when the run began."""
+    """Register such a function of a framework whose runs may be inside of another framework's agent, or around it: the
+    function also returns what ``agent_around_run`` returned when the run began."""
     if ask not in _framework_runs:
         _framework_runs.append(ask)
 
@@ -184,7 +186,7 @@ def set_ambient(ask: Callable[[], Agent | None]) -> None:
 
 
 def set_default_agent(name: str | None) -> None:
-    """Set the agent name for calls that nothing else names."""
+    """Set the agent for calls for which nothing else names one."""
     _default_agent[:] = [Agent(name, "init")] if name else []
 
 

@@ -34,7 +34,7 @@ class Settings:
     endpoint: str
     """Base URL of the daemon; spans go to ``{endpoint}/v1/traces``."""
     token: str | None = field(repr=False)
-    """Set explicitly; None if it is to be found."""
+    """The daemon's token, if it was set explicitly; None if it has to be found."""
     ca_file: Path | None
     """Certificates of the authorities that sign an https endpoint's certificate."""
     trusted_hosts: tuple[str, ...]
@@ -43,7 +43,7 @@ class Settings:
     spool_limit_bytes: int
     service_name: str
     agent: str | None
-    """Name for calls that nothing else names."""
+    """Agent for calls for which nothing else names one."""
     max_body_bytes: int
     """Longest request or answer that is read; longer ones are counted and not parsed."""
     capture_content: bool
@@ -53,18 +53,18 @@ class Settings:
     spool_block_s: float = DEFAULT_SPOOL_BLOCK_S
     """Longest wait for room, in seconds; then the span is dropped after all."""
     redact: tuple[RedactionRule, ...] = ()
-    """Rules in addition to that for keys, which always applies; ``("none",)`` for none at all."""
+    """Rules in addition to the one for keys, which needs no naming; ``("none",)`` for no rules at all."""
     route: bool = True
     """Whether calls of agents that a policy claims go to the daemon's gateway."""
     route_fallback: bool = True
-    """Whether such a call goes to the user's own URL while the daemon is down, or fails."""
+    """Whether such a call goes to the user's own URL while the daemon is down; if not, it fails."""
 
 
 def checked_endpoint(endpoint: str | None) -> str:
     """Return the daemon's base URL, or the default.
 
     Raises:
-        ConfigurationError: it is not an http(s) URL, or names a user; a password in it is not repeated.
+        ConfigurationError: it is not an http(s) URL, or names a user; the message does not repeat a password in it.
     """
     # Spans go to /v1/traces and model calls to /v1 below it: a user who wrote one of these meant the daemon.
     endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/").removesuffix("/v1/traces").removesuffix("/v1")
@@ -108,7 +108,7 @@ def read_settings(
     redact: RedactionRule | Iterable[RedactionRule] | None = None,
     route: bool | None = None,
 ) -> Settings:
-    """Return the settings. Raises ConfigurationError: an invalid value, with the value and what to write instead."""
+    """Return the settings. Raises ConfigurationError for an invalid value; the message says what to write instead."""
     endpoint = checked_endpoint(endpoint or os.environ.get("LIGHTNING_ENDPOINT"))
     limit = _number("LIGHTNING_SPOOL_LIMIT_BYTES", spool_limit_bytes, DEFAULT_SPOOL_LIMIT_BYTES)
     if limit <= 0:
@@ -167,8 +167,8 @@ def _hosts(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _rules(given: RedactionRule | Iterable[RedactionRule] | None) -> tuple[RedactionRule, ...]:
-    """Return the rules. Names may come from the environment; a pattern may contain a comma, so there it must be the
-    only rule."""
+    """Return the rules that are given, else those of the environment. A pattern may contain a comma, so in the
+    environment it must be the only rule."""
     if given is None:
         text = os.environ.get("LIGHTNING_REDACT", "").strip()
         return (text,) if text.startswith("regex:") else tuple(name.strip() for name in text.split(",") if name.strip())

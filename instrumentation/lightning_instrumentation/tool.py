@@ -1,7 +1,7 @@
-"""Tool execution: an ``execute_tool`` span from its start until its result, around everything that it does.
+"""Tool execution: an ``execute_tool`` span from a tool's start until its result, around everything that the tool does.
 
-``@lt.tool`` is for functions; an adapter creates a ``ToolCall`` where its framework runs a tool, and knows the result's
-format.
+``@lt.tool`` is for functions; an adapter creates a ``ToolCall`` where its framework runs a tool, and knows the format
+of the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ToolCall:
         """Begin the span.
 
         Args:
-            name: of the tool.
+            name: the tool's name.
             call_id: the model's own id of this call; None if the framework does not pass it on.
             arguments: called only if content is recorded; returns the model's arguments, as text or as a value.
         """
@@ -66,7 +66,7 @@ class ToolCall:
 
     @property
     def recorded(self) -> bool:
-        """Whether it has a span, which is then its scope's."""
+        """Whether the call has a span, which is then the span of its scope."""
         return self._span is not None
 
     def returned(self, result: Callable[[], Any], *, failed: bool = False) -> None:
@@ -113,7 +113,7 @@ class _FunctionCall:
     __slots__ = ("_call", "_more", "_yielded")
 
     def __init__(self, name: str, arguments: Callable[[], Any]) -> None:
-        runtime(again=True)  # a framework's tool, which is hooked, does not start it again
+        runtime(again=True)  # a framework's tool, which is hooked, does not start a stopped client
         self._call = ToolCall(name, None, arguments)
         self._yielded: list[Any] | None = None
         self._more = 0
@@ -156,11 +156,11 @@ def tool(name: F) -> F: ...
 def tool(name: Any = None) -> Any:
     """Record every call of a function as a tool execution: arguments, result, error, and what happens inside.
 
-    Arguments are recorded by name, without ``self`` and ``cls``; of a generator, the first 1,000 items. Nothing that
-    the function takes or returns is changed or consumed: an iterator is named and not read.
+    Arguments are recorded by name, without ``self`` and ``cls``. The result of a generator is its first 1,000 items.
+    Nothing that the function takes or returns is changed or consumed: of an iterator, only the type is recorded.
 
     Args:
-        name: of the tool; by default the function's own.
+        name: the tool's name; by default the function's own.
 
     Raises:
         TypeError: the name is not text or is empty, or the decorated object is not a function.
@@ -184,14 +184,14 @@ def _decorate(function: Any, name: str | None) -> Any:
 
 
 def _signature(function: Any) -> inspect.Signature | None:
-    """Return the parameters of a function; None for one that does not tell them, as a builtin."""
+    """Return the parameters of a function; None if it does not tell them, such as a builtin."""
     try:
-        if sys.version_info >= (3, 14):  # annotations are evaluated when they are read, and may name what comes later
+        if sys.version_info >= (3, 14):  # annotations are evaluated when read, and may name what is defined later
             from annotationlib import Format
 
             return inspect.signature(function, annotation_format=Format.STRING)
         return inspect.signature(function)
-    except Exception:  # of what other decorators have put in its place
+    except Exception:  # raised by whatever other decorators have put in the function's place
         return None
 
 

@@ -1,7 +1,7 @@
 """Counts the calls of every agent in a store, in bounded memory.
 
-Traces are read one at a time and joined as for training; of each call, one short row is kept, and the records of one
-call that are in different traces are joined in ``meeting``.
+Traces are read one at a time and joined as for training. One short row is kept of each call; the records of one call
+that are in different traces are joined in ``meeting``.
 """
 
 import hashlib

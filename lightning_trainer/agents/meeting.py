@@ -17,12 +17,12 @@ from lightning_trainer.ingest.dialects.genai import StreamPart, paired
 
 
 class Row(NamedTuple):
-    """What is kept of a call, from the records of one trace."""
+    """The short row that is kept of a call, from the records of one trace."""
 
     call: str
     """Equal for records that may be of one call."""
     rank: str
-    """Sorts the most faithful one first."""
+    """Sorts the most faithful record first."""
     span: str
     """The span of its most faithful record."""
     agent: str | None
@@ -100,7 +100,7 @@ def add(rows: sqlite3.Connection, found: Iterable[Kept]) -> None:
 
 
 def by_name(span: str) -> str:
-    """Return the value of ``Row.call`` for a record without a response id: unique, so it matches nothing."""
+    """Return the value of ``Row.call`` for a record without a response id: unique, so it matches no other record."""
     return f"at{span}"
 
 

@@ -105,7 +105,7 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, policies: Seq
     if text_only:
         said.append(f"{_calls(text_only)} without token ids ({_why_no_ids(one, claiming)})")
     if claiming is not None:
-        # One that is no longer configured answered before, and answers no more.
+        # A policy that is no longer configured answered in the past, and answers no more calls: it is left out.
         others = {policy.name for policy in policies} - {claiming.name}
         said += [
             f"{_calls(count)} answered by policy {name!r}, so policy {claiming.name} does not train them: the program "

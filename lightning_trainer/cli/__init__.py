@@ -5,9 +5,9 @@ from io import TextIOWrapper
 
 
 def main() -> None:
-    """Entry point. The light client is installed without the command line's packages; then it says what to install."""
+    """Run the command line. The light client is installed without its packages; then say what to install."""
     if sys.argv[1:2] == ["run"]:
-        # It starts other programs: nothing that they do not need is imported, and the light client suffices.
+        # `run` starts other programs: it imports nothing that they do not need, and the light client suffices.
         from lightning_trainer.cli.run import main as run
 
         run(sys.argv[2:])
@@ -22,8 +22,8 @@ def main() -> None:
 
 
 def _spell_everything() -> None:
-    """Have texts of agents printed where the encoding lacks their characters: on Windows, what goes into a file or
-    another program is UTF-8; elsewhere, and on a terminal, they are question marks."""
+    """Make texts of agents printable even if the encoding lacks their characters: on Windows, output to a file or
+    another program becomes UTF-8; elsewhere, and on a terminal, such characters become question marks."""
     for stream in (sys.stdout, sys.stderr):
         if not isinstance(stream, TextIOWrapper) or stream.encoding.lower().startswith("utf"):
             continue

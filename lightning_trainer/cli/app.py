@@ -17,7 +17,7 @@ from lightning_trainer.errors import EvaluationError, LightningError
 _EXIT_NOTHING_EVALUATED = 1
 _EXIT_USER_ERROR = 2
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
-"""The quickstart's; a checkout has it, an installed package does not."""
+"""Folder of the quickstart, which a checkout has and an installed package does not."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,7 +49,7 @@ def root(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def run(context: typer.Context) -> None:
     """Run a program with every model call captured: run [--agent NAME] -- python agent.py; see run --help."""
-    # The entry point comes here only to list it: it takes `run` before anything of this file is imported.
+    # This entry only lists `run` in the help: the entry point handles `run` before it imports this file.
     from lightning_trainer.cli.run import main
 
     main(context.args)

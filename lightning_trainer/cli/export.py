@@ -66,7 +66,7 @@ def export(config_path: Path, policy_name: str | None, version_name: str | None,
 
 
 def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[VersionRow, Path]:
-    """Return the version's row, and the folder of its weights; None: of the served one."""
+    """Return the row and the weights' folder of a version; None: of the served one."""
     root = archive_root(config.shared_dir, policy.name)
     rows = read_versions(config, policy)
     if version is None:
@@ -87,10 +87,10 @@ def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[
 def _base(policy: PolicyConfig, stored: Path, started_from: str | None) -> tuple[str, Path | None]:
     """Return the name of the model that the version was trained from, and its folder.
 
-    The name is the one that was noted with the version. The folder is the model's of that name or, if only that has the
-    weights that the policy started from, the configured model's, whose name it then is unless the noted one is on the
-    Hub: a model may have been moved, or copied to a machine that does not reach the Hub. Where neither has them, it is
-    the folder of the noted name, or None.
+    The name is the one that was noted with the version, and the folder is that model's. If only the configured model
+    has the weights that the policy started from, the folder is the configured model's: a model may have been moved, or
+    copied to a machine that does not reach the Hub. The name is then the configured one too, unless the noted one is a
+    Hub id. If neither model has those weights, the folder is that of the noted name, or None.
     """
     noted = stored_model(stored) or policy.model
     folders = {name: found_model(name, model_cache()) for name in (noted, policy.model)}

@@ -1,4 +1,4 @@
-"""What the command line says where packages are missing: what works all the same, and which extra gives the rest."""
+"""What the command line says if packages are missing: what still works, and which extra provides the rest."""
 
 import re
 import sys
@@ -19,12 +19,12 @@ _EXTRAS = {
     "quickstart": f"{_TO_TRAIN},quickstart",
 }
 _EXTRA = "daemon"
-"""Of every other command."""
+"""The extra of every other command."""
 _OF_UNIX = ("fcntl", "grp", "pwd", "resource", "termios")
-"""Parts of Python that Windows has not."""
+"""Modules of Python that Windows lacks."""
 _EXIT_USER_ERROR = 2
 _EXIT_CONFIG = 78
-"""Of ``serve``, for whatever starts it again: another start would end in the same way (``cli/daemon/serve.py``)."""
+"""Status of ``serve``, for whatever restarts it: another start would end in the same way (``cli/daemon/serve.py``)."""
 _COMMANDS = (
     *(
         "agents",
@@ -73,7 +73,7 @@ On a machine with GPUs install vllm instead of the extra engine-cpu, in an inter
 
 
 def main(arguments: Sequence[str], *, missing: str) -> NoReturn:
-    """Answer a command line that the installed packages cannot; ``missing`` is one that is not there."""
+    """Answer a command line that the installed packages cannot run; ``missing`` is a module that is not installed."""
     first = arguments[0] if arguments else "--help"
     if first == "--version":
         print(__version__)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str], *, missing: str) -> NoReturn:
 
 
 def _by_extras() -> str:
-    """What to install, and below it the commands that need it."""
+    """Return what to install, and below each the commands that need it."""
     commands: dict[str, list[str]] = {}
     for name in _COMMANDS:
         commands.setdefault(_pip(_EXTRAS.get(name, _EXTRA)), []).append(name)
@@ -103,17 +103,17 @@ def _by_extras() -> str:
 
 
 def needs_unix(command: str) -> str:
-    """Return what to say of a command on Windows."""
+    """Return what to say about a command that does not run on Windows."""
     return f"`lightning-trainer {command}` needs Linux or macOS"
 
 
 def needs(command: str, missing: str) -> str:
-    """Return what to install for a command that a package is missing for, or that no package helps."""
+    """Return a sentence: what to install for a command that lacks a module, or that it needs Linux or macOS."""
     if missing in _OF_UNIX:
         return needs_unix(command)
     extras = _EXTRAS.get(command, _EXTRA).split(",")
     giving = _extras_with(missing)
-    if giving and not giving & {_EXTRA, *extras}:  # every extra brings that one too
+    if giving and not giving & {_EXTRA, *extras}:  # every extra in `_EXTRAS` brings `_EXTRA` too
         extras = sorted(giving)[:1]
     run = _pip(",".join(extras))
     if command == _SERVE and _EXTRA in giving:
@@ -122,7 +122,7 @@ def needs(command: str, missing: str) -> str:
 
 
 def _extras_with(module: str) -> set[str]:
-    """Return the extras that bring a package which is called like the module."""
+    """Return the extras that bring a package with the module's name."""
     try:
         requirements = metadata.requires("lightning-trainer") or []
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
 """What `lightning-trainer run` does for a program that is not Python: it is captured at the gateway, by its base URL.
 
-Nothing can be put into such a program; what its clients read are environment variables. They are set where a policy
-claims the agent, as calls of Python programs are routed; else the one who started it is told what to set.
+Nothing can be put into such a program, but its clients read environment variables. They are set if a policy claims the
+agent, just as calls of Python programs are routed then; else the user who started the program is told what to set.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _STARTERS = frozenset(
         *("docker", "podman", "ssh", "srun", "mpirun"),
     )
 )
-"""They start other programs, which are Python for all that is known."""
+"""Programs that start other programs, which may be Python."""
 _HEAD = 256
 
 
 def is_python(path: str) -> bool:
-    """Whether it is an interpreter, or a script: console scripts name one, and version managers' shims become one."""
+    """Whether it is Python, or a script: console scripts name a Python, and version managers' shims become one."""
     return _name(path).startswith(("python", "pypy")) or _interpreter(path) is not None
 
 
 def other_language(path: str) -> bool:
-    """Whether a program is not Python and starts none either, as far as can be told."""
+    """Whether a program neither is Python nor starts it, as far as can be told."""
     name = _interpreter(path) or _name(path)
     if name.startswith(("python", "pypy")):
         return False
@@ -54,7 +54,7 @@ def other_language(path: str) -> bool:
 
 
 def lead(environment: MutableMapping[str, str], program: str, agent: str | None) -> str:
-    """Set base URLs where a policy claims the agent; return what to tell the user who started the program."""
+    """Set base URLs if a policy claims the agent; return what to tell the user who started the program."""
     access = _access(environment)
     endpoint, named = access.endpoint, environment.get(CA_FILE)
     agent = agent or environment.get("LIGHTNING_AGENT") or _DEFAULT_AGENT
@@ -71,9 +71,9 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
     urls = {"OPENAI_BASE_URL": f"{place}/v1", "OPENAI_API_BASE": f"{place}/v1", "ANTHROPIC_BASE_URL": place}
     environment.update(urls | beside_proxy(environment, endpoint))
     for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
-        # The daemon's token is what opens it; a client without any key does not start.
+        # The daemon expects its token as the key; a client without any key does not start.
         environment[key] = access.token or environment.get(key) or "none"
-    if named:  # the other languages' names for it
+    if named:  # other languages' names for the variable
         for variable in AUTHORITY_VARIABLES:
             environment.setdefault(variable, named)
     ending = "Its calls belong to the attempt around it"
@@ -86,7 +86,7 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
 
 
 def unanswered(environment: Mapping[str, str], program: str) -> str | None:
-    """Return what to tell the user of a program that is given a rollout's URL where no policy answers; else None."""
+    """Return what to tell the user if no policy answers at the rollout's URL that a program is given; else None."""
     import http.client
 
     path = shutil.which(program)
@@ -106,7 +106,7 @@ def unanswered(environment: Mapping[str, str], program: str) -> str | None:
 
 
 def _attempt_around(environment: Mapping[str, str]) -> str | None:
-    """Return the id of the attempt in which the program is started; None without one that a rollout's URL can name."""
+    """Return the id of the attempt that the program is started in; None if a rollout's URL cannot name one."""
     around = read_rollout(environment)
     return around.rollout_id if around is not None and around.rollout_id == around.attempt_id else None
 
@@ -121,7 +121,7 @@ def _access(environment: Mapping[str, str]) -> Access:
 
 
 def _claiming(access: Access, agent: str, environment: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the policy that claims the agent; without one, why there is none."""
+    """Return the policy that claims the agent, or None and why there is none."""
     import http.client
 
     if environment.get("LIGHTNING_ROUTE", "").strip().lower() in OFF:
@@ -150,7 +150,7 @@ def _name(path: str) -> str:
 
 
 def _interpreter(path: str) -> str | None:
-    """The program that a script names in its first line; None for what is not a script."""
+    """Return the program that a script names in its first line; None if it is not a script."""
     try:
         with open(path, "rb") as program:
             line = program.read(_HEAD).partition(b"\n")[0].decode(errors="replace")

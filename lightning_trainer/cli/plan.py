@@ -29,10 +29,10 @@ def plan(
     as_json: bool = False,
     as_table: bool = False,
 ) -> int:
-    """Print a plan for each model on each hardware; exit status 1 when one of them fits in no way.
+    """Print a plan for each model on each hardware; return exit status 1 if one of them does not fit at all.
 
     Raises:
-        ModelError: a model's config.json cannot be had.
+        ModelError: a model's config.json cannot be fetched or read.
         ConfigError: the hardware is not understood.
     """
     console = TerminalConsole(soft_wrap=as_table or as_json)
@@ -116,7 +116,7 @@ def _parts(found: Plan) -> Table:
 
 
 def _next(found: Plan) -> str:
-    """What the memory that is left, or a little less thrift, would do."""
+    """Return a sentence about the memory that is left, and what more of it would allow."""
     left = found.hardware.gpu.memory - found.trainer.total
     said = f"{left / GIB:.1f} GiB of a trainer's GPU are left; the cache holds {found.cached_tokens:,} tokens"
     if found.checkpointing:

@@ -1,4 +1,4 @@
-"""``lightning-trainer rollouts -- python agent.py``: a program over tasks in a file, to train or evaluate a policy."""
+"""``lightning-trainer rollouts -- python agent.py``: run a program over tasks in a file, for training or evaluation."""
 
 import json
 import os
@@ -33,9 +33,9 @@ from lightning_trainer.rollouts.step_runner import StepRunner
 from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 
 _GRACE_S = 30.0
-"""The command's own limit comes first; this much later its thread is given up."""
+"""Seconds after the command's own time limit at which its thread is given up."""
 _CANDIDATES = 4
-"""Tasks that a curriculum chooses each one from."""
+"""Number of tasks from which a curriculum chooses one."""
 _MISSING = object()
 
 
@@ -46,7 +46,7 @@ class Options:
     command: tuple[str, ...]
     tasks: Path | None
     policy: str | None
-    """None: attempts that no policy answers, which are recorded all the same."""
+    """None: no policy answers the attempts, which are recorded nevertheless."""
     steps: int | None
     evaluate: str | None
     endpoint: str | None
@@ -58,11 +58,11 @@ class Options:
     run: str | None = None
     config: Path | None = None
     curriculum: str | None = None
-    """Field of a task that says what kind it is, or one inside of another: ``extra_info.level``."""
+    """Field that says what kind a task is; may be nested, as in ``extra_info.level``."""
     record: int | None = None
     """Attempts at each task, for a dataset."""
     journal: Path | None = None
-    """From which an interrupted evaluation goes on."""
+    """File from which an interrupted evaluation continues."""
 
 
 def rollouts(options: Options) -> None:
@@ -88,9 +88,9 @@ def rollouts(options: Options) -> None:
         raise ConfigError("name the tasks with --tasks FILE, or the environment that they come from with --environment")
     from_file = read_tasks(options.tasks)
     tasks = from_file.tasks
-    # Calls of a program that another one names must not be put down as this process's.
+    # The agent's name goes into the program's environment, not into this process's.
     command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
-    # Other tasks, or the same in another order, are another run: ids of tasks in two files may be the same.
+    # Other tasks, or the same ones in another order, are another run: two files may have the same ids of tasks.
     command.run_label = command_label(options.command, from_file.label, options.seed)
     console = TerminalConsole()
     if said := unanswered({**os.environ, "LIGHTNING_ENDPOINT": endpoint}, options.command[0]):
@@ -104,8 +104,8 @@ def rollouts(options: Options) -> None:
 
 @contextmanager
 def ends_at_signals() -> Iterator[None]:
-    """End as at Ctrl-C when someone ends this process, or closes its terminal: the programs that it started would go on
-    without it."""
+    """End as at Ctrl-C when someone ends this process or closes its terminal; otherwise the programs that it started
+    would continue without it."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
@@ -114,7 +114,7 @@ def ends_at_signals() -> Iterator[None]:
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup asks that it goes on without its terminal
+        if handler is not signal.SIG_IGN:  # nohup wants it to continue without a terminal
             signal.signal(number, end)
     try:
         yield
@@ -124,11 +124,11 @@ def ends_at_signals() -> Iterator[None]:
 
 
 def check_purpose(options: Options) -> None:
-    """Check that it is said what the attempts are for.
+    """Check that the options give the attempts one purpose, and that the others fit it.
 
     Raises:
-        ConfigError: they are for nothing, or for two things; a curriculum has no training to choose for, or a journal
-            no evaluation to keep; or a version is named that they would train, or that a program does not heed.
+        ConfigError: they give no purpose, or several; a curriculum without training, or a journal without an
+            evaluation; or a version of a policy, which is not trained, and which a program would not heed.
     """
     purposes = (options.steps, options.evaluate, options.record)
     if sum(purpose is not None for purpose in purposes) != 1 or options.evaluate == "":
@@ -156,7 +156,7 @@ def check_purpose(options: Options) -> None:
 
 
 def placed(options: Options) -> Options:
-    """Fill in what the configuration says: where the daemon is, its token, and the policy where there is one."""
+    """Fill in what the configuration says: where the daemon is, its token, and the policy if there is one."""
     if options.config is None:
         return options
     options, config = at_daemon(options, options.config)
@@ -168,7 +168,7 @@ def placed(options: Options) -> Options:
 
 
 def at_daemon(options: Options, path: Path) -> tuple[Options, Config]:
-    """Fill in where a configuration's daemon is, and leave its token to programs; return its contents as well."""
+    """Fill in where a configuration's daemon is, and leave its token to programs; also return the configuration."""
     config = load_config(path)
     endpoint = options.endpoint or visible_daemon(config)
     token = token_for_clients(config.daemon, endpoint)
@@ -182,7 +182,7 @@ def at_daemon(options: Options, path: Path) -> tuple[Options, Config]:
             )
         endpoint = config.daemon.url()
     if options.endpoint is None and config.daemon.tls_cert is not None:
-        endpoint = url_for_others(config)  # clients of the programs look for its name in the certificate
+        endpoint = url_for_others(config)  # the programs' clients look for this name in the certificate
     return replace(options, endpoint=endpoint), config
 
 
@@ -208,7 +208,7 @@ def epochs_of(options: Options, tasks: Sequence[FileTask], per_step: int) -> Epo
 
 
 def curriculum_of(options: Options, tasks: Sequence[FileTask]) -> Curriculum[Any] | None:
-    """Return the curriculum, for these tasks or what is made of them with the same ``fields``, if one is asked for.
+    """Return the curriculum, if one is asked for: for these tasks, or what is made of them with the same ``fields``.
 
     Raises:
         ConfigError: a task lacks the field.
@@ -242,7 +242,7 @@ def print_summary(console: Console, options: Options, ended: Sequence[AttemptEnd
     """Print the mean reward, over the attempts that have one, and how many attempts failed.
 
     Raises:
-        EvaluationError: all of them did, so nothing was evaluated.
+        EvaluationError: every attempt failed, so nothing was evaluated.
     """
     stage, things = (options.evaluate, "tasks") if options.record is None else ("recorded", "attempts")
     rewards = [attempt.reward for attempt in ended if attempt.reward is not None]

@@ -1,7 +1,7 @@
-"""``lightning-trainer run -- python agent.py``: capture of a program that has no line of ours.
+"""``lightning-trainer run -- python agent.py``: capture a program that contains no line of our code.
 
-This process becomes the program (``exec``), so exit code, signals and streams are the program's own; on Windows, which
-has no such thing, it waits for the program and ends with its exit code. It works with the light client alone and
+This process becomes the program (``exec``), so exit code, signals and streams are the program's own; on Windows, where
+that is not possible, it waits for the program and ends with its exit code. It works with the light client alone and
 imports nothing beyond it.
 """
 
@@ -37,7 +37,7 @@ base URL in OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
   --mode MODE      train (default), evaluate, baseline or record
 """
 _HAS_EXEC = sys.platform != "win32"
-"""On Windows ``exec`` starts another process and ends this one at once: a shell goes on, with exit code 0."""
+"""On Windows ``exec`` starts another process and ends this one at once, so a shell continues, with exit code 0."""
 _EXIT_USAGE, _EXIT_NOT_EXECUTABLE, _EXIT_NOT_FOUND = 2, 126, 127
 _OF_A_ROLLOUT = ("task", "rollout", "group", "mode")
 _NAMES = ("endpoint", "agent", *_OF_A_ROLLOUT)
@@ -50,7 +50,7 @@ class _Order:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the program, or wait for it. Returns only by ending the process."""
+    """Become the program, or wait for it and end this process; never return."""
     if arguments and arguments[0] in ("--help", "-h"):
         print(_USAGE, end="")
         sys.exit(0)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _read(arguments: Sequence[str]) -> _Order:
-    """Raises ConfigurationError: an unknown option, one without its value, or no command."""
+    """Parse the arguments. Raises ConfigurationError: an unknown option, one without its value, or no command."""
     options: dict[str, str] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -122,7 +122,7 @@ def _environment(order: _Order) -> dict[str, str]:
 
 
 def _attempt_around(environment: dict[str, str]) -> ProgramRollout | None:
-    """Return the attempt that this program is started in, by a runner or another launcher; None if there is none."""
+    """Return the attempt, of a runner or another launcher, that this program is started in; None if there is none."""
     try:
         return read_rollout(environment)
     except (ValueError, TypeError):  # written by another program
@@ -160,8 +160,8 @@ def _rollout(order: _Order) -> ProgramRollout | None:
 
 
 def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Raises OSError: the command cannot be run."""
-    # Python ignores these, and what is ignored stays ignored across exec.
+    """Replace this process with the command. Raises OSError: it cannot be run."""
+    # Python ignores these signals, and an ignored signal stays ignored across exec.
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -174,13 +174,13 @@ def _wait_for(command: list[str], environment: dict[str, str]) -> int:
     """Run the program as another process and return its exit code. Raises OSError: it cannot be run."""
     import subprocess
 
-    # Windows itself looks for `.exe` alone, and not for the `.cmd` that npm, say, is.
+    # Windows itself looks only for `.exe`, and npm, for example, is a `.cmd`.
     program = subprocess.Popen([shutil.which(command[0]) or command[0], *command[1:]], env=environment)
     while True:
         try:
             return program.wait()
         except KeyboardInterrupt:
-            pass  # the console tells the program, too, which decides what it does
+            pass  # the console interrupts the program too, which decides what to do
 
 
 def _say(sentence: str) -> None:

@@ -21,7 +21,7 @@ from lightning_trainer.versions.listing import CanaryRow, VersionRow, best_versi
 
 _BEST = "best"
 _PAGE = 1000
-"""Versions in one answer of a daemon, at most."""
+"""Maximum number of versions in one answer of a daemon."""
 
 
 def versions(
@@ -33,11 +33,11 @@ def versions(
     before: int | None,
     endpoint: str | None = None,
 ) -> None:
-    """Print the newest of them, or of those before one.
+    """Print a policy's newest versions, or the newest before a given one.
 
     Args:
         config_path: of the configuration file; None: the usual one.
-        endpoint: of the daemon that is asked; None: the configuration's store is read.
+        endpoint: URL of the daemon to ask; None: the configuration's store is read.
 
     Raises:
         LightningError: the configuration or the store cannot be read, there is no such policy, or the daemon does not
@@ -55,7 +55,7 @@ def versions(
 
 
 def _print(rows: list[VersionRow], *, as_json: bool, limit: int, others: str | None) -> None:
-    """``others``: a sentence about other policies."""
+    """Print the versions, and ``others``: a sentence about other policies."""
     if as_json:
         print(visible_json(rows))
     else:
@@ -87,7 +87,7 @@ def read_versions(
 
 
 def read_other_policies(config: Config) -> str | None:
-    """Say which policies of the store the configuration does not name; None: it names all."""
+    """Return a sentence about policies of the store that the configuration does not name; None if it names all."""
     with reading(place_of(config)) as connection:
         return other_policies(connection, [policy.name for policy in config.policy])
 
@@ -96,11 +96,11 @@ def named_version(config_path: Path, policy_name: str | None, version_name: str)
     """Return the configuration, the policy and the version that a command names.
 
     Args:
-        policy_name: needed where there are several policies and the version does not name one.
+        policy_name: needed if there are several policies and the version does not name one.
         version_name: ``12``, ``v12``, ``POLICY@v12`` or ``best``.
 
     Raises:
-        LightningError: the configuration or the store cannot be read, or the name is of no version.
+        LightningError: the configuration or the store cannot be read, or the name is not that of a version.
     """
     config = load_config(config_path)
     named, name = _split(policy_name, version_name)
@@ -112,7 +112,7 @@ def named_version_there(url: str, client: httpx.Client, policy_name: str | None,
     """Return the policy of a daemon and the version that a command names; arguments as of ``named_version``.
 
     Raises:
-        LightningError: the name is of no version, or the daemon does not answer.
+        LightningError: the name is not that of a version, or the daemon does not answer.
     """
     named, name = _split(policy_name, version_name)
     policy = policy_there(url, client, named)
@@ -122,7 +122,7 @@ def named_version_there(url: str, client: httpx.Client, policy_name: str | None,
 def _versions_there(
     url: str, client: httpx.Client, policy: str, *, limit: int | None = None, before: int | None = None
 ) -> list[VersionRow]:
-    """As ``read_versions``."""
+    """Return the versions of a daemon's policy: all, or a page of them."""
     path = f"/lightning/policies/{quote(policy, safe='')}/versions"
     rows: list[VersionRow] = []
     while limit is None or len(rows) < limit:
@@ -179,7 +179,7 @@ def _table(rows: list[VersionRow]) -> Table:
 
 
 def _canary(row: CanaryRow | None) -> str:
-    """Say the decision, and the means with the numbers of rewards that they are of: candidate, then live."""
+    """Return the decision, and the mean rewards with the number of rewards behind each: candidate, then live."""
     if row is None:
         return ""
     seen = row["evidence"]

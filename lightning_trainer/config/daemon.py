@@ -10,11 +10,11 @@ from pydantic import Field, field_validator, model_validator
 from lightning_trainer.config.sections import SHORTEST_TOKEN, TokenSection, sendable
 
 _ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Hosts that stand for all addresses, and where a program of this machine connects instead."""
+"""Hosts that stand for all addresses, each with the address that programs on this machine connect to instead."""
 
 
 class DaemonConfig(TokenSection):
-    """``[daemon]``: where the daemon listens, who may use it, and where it keeps what it must not lose."""
+    """``[daemon]``: where the daemon listens, who may use it, and where it keeps its state."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8321, ge=0, le=65535)
@@ -25,36 +25,36 @@ class DaemonConfig(TokenSection):
     tls_key: Path | None = None
     """The certificate's private key, PEM, without a passphrase; readable only by its owner."""
     token: str | None = None
-    """Required of every request. Absent, with ``token_env`` too: one is made at the first start and kept in
+    """Required of every request. If neither this nor ``token_env`` is set, one is made at the first start and kept in
     ``state_dir``/token, where your own clients find it. ``none``: anyone who can reach the port may do anything;
     allowed only on loopback."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Largest delivery of spans, both as sent and decompressed; a larger one is answered 413."""
     trusted_hosts: tuple[str, ...] = ()
-    """Names under which the daemon is called, besides loopback, ``host`` and its certificate's; any other ``Host`` is
-    answered 421. Where ``host`` is all addresses, people are told one of these."""
+    """Host names by which requests may address the daemon, besides loopback, ``host`` and those of its certificate; any
+    other ``Host`` is answered 421. If ``host`` stands for all addresses, people are told one of these."""
     redact: tuple[str, ...] = ()
     """What is removed from every stored text, besides keys: ``emails``, ``regex:...``; ``none`` removes nothing."""
     redact_tokens: Literal["keep", "drop"] = "keep"
-    """What happens to the token ids of a call from whose texts something was removed, since they still spell it.
+    """What happens to a call's token ids if something was removed from its texts, because the ids still spell it.
     ``keep``: they are stored and trained on; ``drop``: they are not stored, so the call is text only."""
 
     @property
     def loopback(self) -> bool:
-        """Whether only programs on this machine can reach it."""
+        """Whether only programs on this machine can reach the daemon."""
         return self.host in ("127.0.0.1", "::1", "localhost")
 
     @property
     def all_addresses(self) -> bool:
-        """Whether it listens on all of this machine's addresses: ``host`` is then nobody's name for it."""
+        """Whether the daemon listens on all of this machine's addresses; ``host`` is then no name to reach it by."""
         return self.host in _ON_THIS_MACHINE
 
     def url(self, port: int | None = None, *, name: str | None = None) -> str:
-        """Return its URL.
+        """Return the daemon's URL.
 
         Args:
-            port: the one that it listens on, if it picked one.
-            name: what others call it; None for programs of this machine.
+            port: the port that it listens on, if it picked one itself.
+            name: the name by which other machines reach it; None for programs on this machine.
         """
         host = name or _ON_THIS_MACHINE.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host

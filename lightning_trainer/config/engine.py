@@ -43,7 +43,8 @@ _ELSEWHERE = {
     "port": "the engine picks a free one",
     "api_key": "each start makes one of its own",
 }
-"""Arguments of vLLM that are set in another way, or that our promises depend on; and the reason for each."""
+"""Arguments of vLLM that cannot be set in ``[engine.vllm]``, because they are set in another way or our promises depend
+on them; with the reason for each."""
 
 
 class EngineConfig(Section):
@@ -70,37 +71,37 @@ class EngineConfig(Section):
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs across which each replica divides the model."""
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of a GPU's memory; None: 0.9, divided where engines share a GPU (candidates of a guard or canary have
-    one of their own), or 0.8 where a trainer shares it."""
+    """Share of a GPU's memory; None: 0.9, divided if engines share a GPU (candidates of a guard or canary have an
+    engine of their own), or 0.8 if a trainer shares it."""
     quantization: str | None = None
-    """vLLM's name for what weights are quantized to (``fp8`` ...)."""
+    """vLLM's name for the format that weights are quantized to (``fp8`` ...)."""
     sleep: bool | Literal["auto"] = _AUTO
-    """Whether the engine gives its GPU memory to the trainer during an update; ``auto``: where they share a GPU."""
+    """Whether the engine gives its GPU memory to the trainer during an update; ``auto``: if they share a GPU."""
     sleep_level: Literal[1, 2] = 1
-    """1 keeps the weights in the machine's memory meanwhile; 2 discards them and reads them from their file again."""
+    """1 keeps the weights in the machine's memory meanwhile; 2 discards them and reads their file again afterwards."""
     vllm: Mapping[str, Any] = Field(default_factory=dict)
     """Further arguments of ``vllm serve`` by its own names (``max_num_batched_tokens = 8192``)."""
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     """vLLM's name for the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
     reasoning_parser: str | None = None
-    """vLLM's name for the parser that tells reasoning from the answer (``qwen3`` ...); None: it stays in the text."""
+    """vLLM's name for the parser that separates reasoning from the answer (``qwen3`` ...); None: no separation."""
     keep_sampled_ids: bool = True
-    """A prompt that repeats an earlier answer of its attempt word for word gets the ids that were sampled for it, not
-    those that the tokenizer makes of the words (docs/transitions.md)."""
+    """If a prompt repeats an earlier answer of its attempt word for word, use the ids that were sampled for that answer
+    instead of those that the tokenizer makes of the words (docs/transitions.md)."""
     routed_experts: bool | Literal["auto"] = _AUTO
     """Whether a mixture of experts reports which experts each token went through, so that the trainer uses the same
-    (docs/sampling.md). ``auto``: wherever the engine can; ``true``: refuse to start where it cannot."""
+    (docs/sampling.md). ``auto``: if the engine can; ``true``: refuse to start if it cannot."""
     on_new_weights: Literal["finish", "abort"] = "finish"
-    """What happens to running generations when all weights change: they end first, or are cut off. With adapters, each
-    goes on with the one that it began with."""
+    """What happens to running generations when all weights change: they finish first, or are cut off. With adapters,
+    each continues with the adapter that it began with."""
     finish_timeout_s: float | None = Field(default=None, gt=0)
-    """How long ``finish`` waits before it cuts off what still runs; absent: until everything has ended."""
+    """How long ``finish`` waits before it cuts off running generations; absent: until all have ended."""
     startup_timeout_s: float = Field(default=600.0, gt=0)
     probe_max_abs: float | None = Field(default=None, gt=0)
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
     probe_mean_abs: float | None = Field(default=None, gt=0)
-    """Largest mean of the same. Default: 2e-4 in float32, 0.1 in bfloat16."""
+    """Largest mean of the same differences. Default: 2e-4 in float32, 0.1 in bfloat16."""
 
     @model_validator(mode="before")
     @classmethod
@@ -172,7 +173,7 @@ class EngineConfig(Section):
 
 
 class OwnEngineConfig(Section):
-    """``engine`` of a policy: what only its model's family and its agents decide; absent: what ``[engine]`` says."""
+    """``engine`` of a policy: settings that its model's family or its agents decide; absent: those of ``[engine]``."""
 
     max_model_len: int | None = Field(default=None, ge=16)
     chat_template: Path | None = None

@@ -1,7 +1,7 @@
-"""Reading ``lightning.toml``: once, by the daemon; an unknown key is refused by name.
+"""Reading ``lightning.toml``: an unknown key is refused by name.
 
-Relative paths are relative to the file's folder, and ``~`` is the user's home. A model is a path if it begins as one
-(``./``, ``../``, ``/``, ``~``), or a folder of that name is there.
+Relative paths are relative to the file's folder, and ``~`` is the user's home. A model is a path if it begins like one
+(``./``, ``../``, ``/``, ``~``), or if a folder of that name exists.
 """
 
 import os
@@ -50,7 +50,7 @@ def load_config(path: Path) -> Config:
             raise ConfigError(f"there is no {path} in this folder: name the configuration with --config") from error
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     try:
-        document = tomllib.loads(data.decode("utf-8-sig"))  # some editors begin a file with a mark
+        document = tomllib.loads(data.decode("utf-8-sig"))  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path} is not UTF-8 (line {line}); save it as UTF-8") from error
@@ -105,7 +105,7 @@ def _below(base: Path, path: Path) -> Path:
 
 
 def _model(named: str, base: Path) -> str:
-    """Return the folder that is meant, if one is."""
+    """Return the folder that ``named`` means, as an absolute path; ``named`` itself if it means none."""
     folder = _below(base, Path(named))
     return str(folder) if named.startswith(("./", "../")) or folder.is_dir() else named
 

@@ -28,7 +28,7 @@ def available_cores() -> int:
 
 
 def usable_cores() -> float:
-    """Return the cores that this process may use: its affinity, and at most what its container and cgroups allow."""
+    """Return how many cores this process may use: those of its affinity, at most what container and cgroups allow."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min((float(cores), *_quotas()))
 
@@ -37,7 +37,7 @@ def _quotas() -> Iterator[float]:
     """Yield the limits of all cgroups that this process is in, in cores.
 
     Source: cgroups(7). Version 2 has quota and period in one file, version 1 in two. In a container the paths of
-    ``/proc/self/cgroup`` may be those of the host: then only the root is there, which is the container's.
+    ``/proc/self/cgroup`` may be those of the host: then only the root exists, which is the container's.
     """
     for line in _lines(_MEMBERSHIP):
         _, controllers, path = line.split(":", 2)
@@ -64,17 +64,17 @@ def _lines(path: Path) -> list[str]:
 
 @cache
 def fast_dtype(cpuinfo: Path = _CPUINFO) -> Dtype:
-    """Return bfloat16 where the processor has instructions for it, else float32.
+    """Return bfloat16 if the processor has instructions for it, else float32.
 
-    Without them PyTorch emulates products in bfloat16: one core of an AVX2 machine did 9 GFLOP/s in it and 65 to 80 in
-    float32, in matrices of 576 by 1,536 with 70 rows and more.
+    Without them PyTorch emulates products in bfloat16: one core of an AVX2 machine did 9 GFLOP/s in bfloat16 and 65 to
+    80 in float32, with matrices of 576 by 1,536 and 70 rows or more.
     """
     flags = next((line for line in _lines(cpuinfo) if line.startswith(("flags", "Features"))), "")
     return "bfloat16" if _WITH_BFLOAT16 & set(flags.split()) else "float32"
 
 
 def fast_engine_dtype() -> Dtype:
-    """Return the fast precision for the engine, which uses a GPU if there is one that it may."""
+    """Return the fast precision for the engine, which uses a GPU if it may use one."""
     return "bfloat16" if visible_gpus() else fast_dtype()
 
 
@@ -102,7 +102,7 @@ _QUERY = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader,nounits
 
 
 def gpu_uuids() -> Mapping[str, str]:
-    """Return the UUID of each GPU, by its number; nothing where nvidia-smi does not say."""
+    """Return the UUID of each GPU, by its number; empty if nvidia-smi does not say."""
     try:
         said = subprocess.run(_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -112,20 +112,20 @@ def gpu_uuids() -> Mapping[str, str]:
 
 
 def comparable(names: Collection[str]) -> Mapping[str, str]:
-    """Return what to call each GPU, so that one that is named twice, by number and by UUID, has one name.
+    """Return a name for each GPU, such that a GPU named both by number and by UUID has one name.
 
-    Where both occur, numbers become UUIDs; what nvidia-smi does not know, such as a part of a GPU (MIG), keeps its
-    name.
+    If both forms occur, numbers become UUIDs; anything that nvidia-smi does not know, such as a part of a GPU (MIG),
+    keeps its name.
     """
     mixed = len({name.isdigit() for name in names}) > 1
     uuids = gpu_uuids() if mixed else {}
-    # CUDA takes the beginning of a UUID for the whole.
+    # CUDA accepts the beginning of a UUID for the whole.
     whole = {name: [uuid for uuid in uuids.values() if uuid.startswith(name)] for name in names}
     return {name: uuids.get(name) or (whole[name][0] if len(whole[name]) == 1 else name) for name in names}
 
 
 def trainable_device() -> Device:
-    """Return "cuda" where there is a GPU and a build of torch that computes on it, else "cpu"."""
+    """Return "cuda" if there is a GPU and a build of torch that computes on it, else "cpu"."""
     if not visible_gpus():
         return "cpu"
     try:

@@ -1,4 +1,4 @@
-"""``[[judge]]``: models and programs that give a reward of their name, and what they may cost."""
+"""``[[judge]]``: models and programs that each give the reward of their own name, and what they may cost."""
 
 import math
 import re
@@ -12,17 +12,17 @@ from lightning_trainer.config.sections import Section
 
 
 class JudgeSection(Asked):
-    """Settings of every kind of judge; ``reward = { NAME = 1.0 }`` uses the evaluations that it gives by its name."""
+    """Settings of every kind of judge; ``reward = { NAME = 1.0 }`` uses the evaluations of the judge ``NAME``."""
 
     SECTION: ClassVar[str] = "judge"
 
     wait_s: float = Field(default=300.0, gt=0, le=86400)
-    """How long a step waits for the judge; what has not come by then is missing."""
+    """How long a step waits for the judge; a score that has not arrived by then is missing."""
     checked_by: tuple[str, ...] = ()
-    """Names of rewards that are right, 0 or 1 (a checker's, a person's label): the judge is compared with them."""
+    """Names of rewards known to be right, 0 or 1 (a checker's, a person's label), with which the judge is compared."""
     floor: float = Field(default=0.2, gt=0, le=1)
-    """With ``correct = true``: by how much it must certainly separate right from wrong for its reward to be used; 0 is
-    a coin toss."""
+    """With ``correct = true``: how well the judge must certainly separate right from wrong for its reward to be used; 0
+    is a coin toss."""
 
     NOT_JUDGED_BY: ClassVar[frozenset[str]] = frozenset(
         {"name", "timeout_s", "wait_s", "concurrency", "checked_by", "floor"}
@@ -42,7 +42,7 @@ class JudgeSection(Asked):
 
     @property
     def fingerprint(self) -> str:
-        """Equal for judges whose settings give the same verdicts."""
+        """A text that is equal for judges whose settings give the same verdicts."""
         return self.model_dump_json(exclude=set(self.NOT_JUDGED_BY))
 
     @model_validator(mode="after")
@@ -205,7 +205,7 @@ class ReferenceProbabilityConfig(JudgeSection):
     policy: str | None = None
     """The policy whose engine scores, and whose last answer is judged; required if there are several policies."""
     reference: str = Field(default="reference", min_length=1)
-    """Field of the rollout's input that holds the reference answer; ``reward_model.ground_truth`` is inside another."""
+    """Field of the rollout's input with the reference answer; ``reward_model.ground_truth`` is a field of a field."""
     lead_in: str = Field(default="The answer is", min_length=1, max_length=1000)
     """Words that introduce the final answer in an answer. They are put before the reference if the answer lacks them,
     and when the probability without reasoning is computed."""
@@ -216,7 +216,7 @@ class ReferenceProbabilityConfig(JudgeSection):
 
     @property
     def of_groups(self) -> bool:
-        """A group is scored by one version, and anything that several of its attempts share is scored once."""
+        """True: one version scores a whole group, and anything that several of its attempts share is scored once."""
         return True
 
     @field_validator("answer_after")
@@ -237,7 +237,7 @@ class ReferenceProbabilityConfig(JudgeSection):
 
     @property
     def begins(self) -> re.Pattern[str]:
-        """Where a final answer begins: after its last match."""
+        """The pattern after whose last match a final answer begins."""
         if self.answer_after is not None:
             return re.compile(self.answer_after)
         return re.compile(re.escape(self.lead_in), re.IGNORECASE)
@@ -257,6 +257,6 @@ JudgeConfig = Annotated[AnyJudge, Field(discriminator="kind")]
 
 
 def normalized(score: float, scale: Scale) -> float:
-    """Return where on the scale a score is, from 0 to 1."""
+    """Return a score's place on the scale, from 0 to 1."""
     low, high = scale
     return (score - low) / (high - low)

@@ -33,7 +33,7 @@ class WarningsConfig(Section):
     steps: int = Field(default=3, ge=1)
     """How many consecutive steps must show a problem that one step alone may show by chance."""
     start_steps: int = Field(default=5, ge=1)
-    """How many first steps make the median that later steps are compared with; for entropy, their highest value."""
+    """Number of first steps whose median (for entropy, whose highest value) later steps are compared with."""
     entropy_share: float = Field(default=0.1, gt=0, lt=1)
     """Entropy below this share of the start's is collapse."""
     mismatch_factor: float = Field(default=2.0, gt=1)
@@ -45,9 +45,9 @@ class WarningsConfig(Section):
     kl: float = Field(default=0.1, gt=0)
     """Mean KL of the trainer's weights from those that sampled, nats a token."""
     reference_kl: float = Field(default=0.5, gt=0)
-    """Mean KL from the reference model, where there is one, nats a token."""
+    """Mean KL from the reference model, if there is one, nats a token."""
     unknown_sampling_share: float = Field(default=0.05, gt=0, le=1)
-    """Share of the sampled tokens that are dropped because it is not known what they were drawn from."""
+    """Share of the sampled tokens that are dropped because the distribution they were drawn from is unknown."""
     reward_share: float = Field(default=0.25, gt=0)
     """The reward has fallen when it has lost this share of its gain ..."""
     reward_steps: int = Field(default=5, ge=2)
@@ -58,12 +58,12 @@ class MetricsConfig(TokenSection):
     """``[metrics]``. ``state_dir``/metrics/POLICY.jsonl is always written."""
 
     tensorboard: bool | None = None
-    """Event files in ``state_dir``/metrics/tensorboard/POLICY; absent: where tensorboard is installed."""
+    """Event files in ``state_dir``/metrics/tensorboard/POLICY; absent: if tensorboard is installed."""
     wandb: WandbConfig | None = None
     otlp: OtlpConfig | None = None
     """Sends what ``GET /metrics`` returns over OTLP as well."""
     token: Annotated[str, AfterValidator(sendable)] | None = Field(default=None, min_length=SHORTEST_TOKEN)
-    """Opens ``GET /metrics`` and nothing else, for a scraper: the daemon's token, which opens it too, opens all."""
+    """Lets a scraper read ``GET /metrics`` and nothing else; the daemon's token opens everything, this route too."""
     beside: tuple[Path, ...] = Field(default=(), max_length=8)
     """State folders of other runs, whose curves the dashboard draws next to this one's; relative to this file."""
     warnings: WarningsConfig = WarningsConfig()

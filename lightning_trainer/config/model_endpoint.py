@@ -1,4 +1,4 @@
-"""What sections of ``lightning.toml`` have in common that ask a model, and what asking may cost."""
+"""What the sections of ``lightning.toml`` that ask a model have in common, and what asking may cost."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
@@ -44,7 +44,7 @@ class Asked(Section):
 
     name: SectionName
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Limit of one question to the model with the waits for a busy endpoint, or of one run of the program."""
+    """Limit of one question to the model, including the waits for a busy endpoint, or of one run of the program."""
     concurrency: int = Field(default=8, ge=1, le=256)
     """Questions, or programs, at once."""
 
@@ -69,7 +69,7 @@ class ModelEndpoint(Asked):
     retries: int = Field(default=2, ge=0, le=10)
     """How often the model is asked again, with the reason, after an answer that cannot be used."""
     structured: bool = True
-    """Ask the endpoint to follow the answer's schema; one that refuses is asked without it."""
+    """Ask the endpoint to follow the answer's schema; an endpoint that refuses the schema is asked without it."""
     budget: BudgetConfig = BudgetConfig()
 
     @model_validator(mode="before")

@@ -17,7 +17,7 @@ class ReflectConfig(ModelEndpoint):
     timeout_s: float = Field(default=180.0, gt=0, le=3600)
     max_answer_tokens: int = Field(default=8192, ge=16)
     temperature: float | None = Field(default=1.0, ge=0, le=2)
-    """High, since a model that always says the same of the same attempts proposes nothing new."""
+    """High, because a model that always says the same about the same attempts proposes nothing new."""
     max_chars: int = Field(default=8000, ge=500)
     attempts: int = Field(default=6, ge=1, le=64)
     """How many attempts it reads at once."""
@@ -33,7 +33,7 @@ class ExamplesConfig(Section):
     least_reward: float = 1.0
     """The least reward of an attempt that is shown."""
     max_chars: int = Field(default=2000, ge=100)
-    """Longest attempt that is shown; longer ones are left out, since half an example teaches half a thing."""
+    """Longest attempt that is shown; longer ones are left out, because half an example teaches only half."""
 
 
 AnyPrompt = ReflectConfig | ExamplesConfig

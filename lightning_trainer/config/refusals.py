@@ -1,4 +1,4 @@
-"""What is said about settings that are refused: one sentence for each, with its place, its value, and what to write."""
+"""The messages about refused settings: one sentence for each, with its place, its value, and what to write."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ Place = tuple[str | int, ...]
 KeyPath = tuple[str, ...]
 """A place without the numbers of list elements."""
 Sections = Mapping[KeyPath, tuple[str, set[str]]]
-"""Heading and keys of each section; of one that has several kinds, the keys of all of them."""
+"""Heading and keys of each section; a section that has several kinds has the keys of all of them."""
 
 _SECRET = frozenset({"token", "token_env", "api_key_env", "base_url", "url"})
-"""Settings whose values no message repeats: one is a secret, and a user may have put one into the others."""
+"""Settings whose values no message repeats: the token is a secret, and users may have put one into the others."""
 _NOT_A_TABLE = frozenset({"model_type", "model_attributes_type", "dict_type", "mapping_type"})
 _MANY_KEYS = 16
-"""So many are not listed in a sentence."""
+"""A section with this many keys or more does not have them listed in a sentence."""
 _MANY_HOMES = 4
-"""A key that so many sections have says nothing about where it was meant to be."""
+"""A key that this many sections have does not tell in which one it was meant to be."""
 
 
 def sentences(error: ValidationError, document: Mapping[str, Any], model: type[BaseModel]) -> str:
@@ -31,7 +31,7 @@ def sentences(error: ValidationError, document: Mapping[str, Any], model: type[B
         place, name = _in_document(detail["loc"], document, missing=detail["type"] == "missing")
         details.setdefault(place, []).append(detail)
         names[place] = name
-    # A mistake within a section also spoils the section, and the other forms that it could have had: name the cause.
+    # A mistake within a section also invalidates the section and its other possible forms: report only the cause.
     spoilt = {other[:length] for other in details for length in range(len(other))}
     causes = [place for place in details if place not in spoilt]
     sections = _sections(model)
@@ -39,7 +39,7 @@ def sentences(error: ValidationError, document: Mapping[str, Any], model: type[B
 
 
 def _in_document(location: Place, document: Any, *, missing: bool) -> tuple[Place, str]:
-    """Return the part of pydantic's location that is in the file, and its name, with those of policies and judges.
+    """Return the part of pydantic's location that exists in the file, and its dotted name, which names list elements.
 
     Pydantic's location also holds the kind of a value that may have several kinds.
     """
@@ -74,7 +74,7 @@ def _sentence(place: Place, name: str, details: Sequence[ErrorDetails], sections
         return f"unknown key {name!r}; {_advice(path, sections)}"
     if kind == "missing":
         return f"{name} is missing"
-    if kind.startswith("union_tag_"):  # the key that says of which kind a section is
+    if kind.startswith("union_tag_"):  # the key that gives a section's kind
         key = context["discriminator"].strip("'")
         if "tag" not in context:
             return f"{name}.{key} is missing"
@@ -104,9 +104,9 @@ def _message(detail: ErrorDetails, path: KeyPath, sections: Sections, *, plain: 
 
 
 def _advice(path: KeyPath, sections: Sections) -> str:
-    """Return what to write in the place of the key at the end of ``path``, which its section does not have."""
+    """Return what to write instead of the key at the end of ``path``, which its section does not have."""
     *section, key = path
-    while tuple(section) not in sections:  # below names that are the user's own
+    while tuple(section) not in sections:  # below names that the user chose
         section.pop()
     _, keys = sections[tuple(section)]
     if key in keys:
@@ -125,7 +125,7 @@ def _advice(path: KeyPath, sections: Sections) -> str:
 def _sections(model: type[BaseModel]) -> Sections:
     found: dict[KeyPath, tuple[str, set[str]]] = {}
     waiting: list[tuple[KeyPath, str, type[BaseModel]]] = [((), "", model)]
-    for path, heading, section in waiting:  # level by level: what is found is appended while this runs
+    for path, heading, section in waiting:  # level by level: the loop appends to the list that it runs over
         found.setdefault(path, (heading, set()))[1].update(section.model_fields)
         for name, field in section.model_fields.items():
             several = get_origin(field.annotation) is tuple

@@ -36,7 +36,7 @@ class TokenSection(Section):
 
     token: str | None = None
     token_env: str | None = Field(default=None, pattern=VARIABLE)
-    """The environment variable that holds the token, so that no configuration does; not together with ``token``."""
+    """The environment variable that holds the token, so that no file has to; not together with ``token``."""
 
     def given_token(self) -> str | None:
         """Return the token that was given; None if none was.
@@ -64,8 +64,8 @@ class TokenSection(Section):
 
 
 def without_auto(given: Any, key: str) -> Any:
-    """Leave a key out of a section before it is read if it is "auto", its default, so that this is not taken for a
-    choice."""
+    """Return a section, before it is validated, without a key that is "auto", its default, so that this does not count
+    as set by the user."""
     if isinstance(given, Mapping) and given.get(key) == "auto":
         return {name: value for name, value in given.items() if name != key}
     return given
@@ -80,7 +80,7 @@ _BYTES = {
 
 
 def _measure(units: dict[str, int], example: str, *, none: bool = False):
-    """``none``: whether "none" is allowed, which is read as None."""
+    """Return a validator that reads a number with its unit; ``none``: whether "none" is allowed, and read as None."""
     pattern = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(sorted(units, key=len, reverse=True))})")
     or_none = ', or "none"' if none else ""
 
@@ -185,15 +185,15 @@ class FeedbackConfig(Section):
     trusted: tuple[Source, ...] = ()
     """Sources, or patterns of them (``crm-*``), without quarantine or cap, which always weigh 1."""
     verified: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
-    """Names of rewards from 0 to 1 that are known to be right: what sources say is compared with them."""
+    """Names of rewards from 0 to 1 that are known to be right, with which the sources' feedback is compared."""
     scores: Literal["attempt", "call"] = "attempt"
-    """What feedback on a response scores: the attempt that the response is part of, or that call alone."""
+    """Whether feedback on a response scores the attempt that the response is part of, or that call alone."""
     min_weight: float = Field(default=0.5, gt=0, le=1000)
     """Least total weight of an answer's sources; below it the reward is missing. A source without a record weighs 1."""
     source_per_hour: int = Field(default=120, ge=1)
-    """What one source says beyond this number does not count."""
+    """Feedback from one source beyond this number does not count."""
     all_per_hour: int = Field(default=20_000, ge=1)
-    """What all sources together say beyond this number does not count."""
+    """Feedback from all sources together beyond this number does not count."""
     remember: Annotated[float, duration("90d")] = Field(default=90 * 86400.0, ge=3600)
     """Seconds for which feedback is kept as evidence about its source."""
     settle_every_s: float = Field(default=5.0, gt=0, le=3600)

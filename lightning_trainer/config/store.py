@@ -9,7 +9,7 @@ from lightning_trainer.config.sections import Duration, Section, Size, duration
 
 
 class StoreConfig(Section):
-    """``[store]``: where recorded data is kept, and when it is deleted; never what a step may still need."""
+    """``[store]``: where recorded data is kept, and when it is deleted; data that a step may still need never is."""
 
     url: SecretStr | None = None
     """``postgresql://USER@HOST:PORT/DATABASE``: a PostgreSQL server, which several daemons may share; absent: a SQLite
@@ -25,13 +25,13 @@ class StoreConfig(Section):
     retention_size: Size = Field(default=20 * 2**30, ge=16 * 2**20)
     """Limit of the database with its log. Before it is reached, the oldest spans and batches are deleted."""
     media_size_each: Size = Field(default=8 * 2**20, ge=2**10)
-    """Limit of one image, sound or document in a message; of a larger one, only the reference is kept."""
+    """Limit of one image, sound or document in a message; only the reference to a larger one is kept."""
     media_size: Size = Field(default=4 * 2**30, ge=2**20)
     """Limit of all of them together, each counted once. Before it is reached, the oldest are deleted."""
     retention_steps: int | None = Field(default=None, ge=1)
-    """What a policy's step consumed is deleted after this many further steps."""
+    """Data that a policy's step consumed is deleted after this many further steps."""
     journal: Path | None = None
-    """A folder, possibly on another disk, to which every accepted span is also written until the next backup."""
+    """A folder, possibly on another disk, to which every accepted span is also written, and kept until backed up."""
     idempotency_window: Annotated[float, duration("30d")] = Field(default=30 * 86400.0, ge=60)
     """How long an attempt is remembered after its spans were deleted: spans of it that are delivered again are not
     stored, and never trained."""

@@ -20,15 +20,15 @@ class TrainingConfig(Section):
     device: Annotated[Device, BeforeValidator(lambda value: trainable_device() if value == _AUTO else value)] = Field(
         default=_AUTO, validate_default=True
     )
-    """``auto`` means "cuda" where this machine has a GPU and a torch that computes on it, else "cpu"."""
+    """``auto`` means "cuda" if this machine has a GPU and a torch that computes on it, else "cpu"."""
     gpus: tuple[GpuName, ...] | None = Field(default=None, min_length=1)
     """GPUs that trainers may use, by number or UUID; None: assigned automatically (docs/scale.md)."""
     gpus_per_process: float | None = Field(default=None, gt=0, le=1)
-    """What each trainer process asks Ray for; less than 1 shares a GPU with other trainers. None: a whole one, or an
-    equal part where there are more trainers than GPUs."""
+    """Share of a GPU that each trainer process asks Ray for; less than 1 shares a GPU with other trainers. None: a
+    whole GPU, or an equal part of one if there are more trainers than GPUs."""
     strategy: Strategy = "fsdp2"
-    """verl's engine. All but ``fsdp2`` compute only on GPUs, with ``attention = "stock"``, and need packages of their
-    own."""
+    """verl's engine. All except ``fsdp2`` compute only on GPUs, with ``attention = "stock"``, and need packages of
+    their own."""
     attention: Literal["auto", "tree", "stock"] = "auto"
     """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto``: ``stock`` if necessary."""
     dtype: Dtype = Field(default=_AUTO, validate_default=True)
@@ -43,8 +43,8 @@ class TrainingConfig(Section):
     gradient_checkpointing: bool = False
     """Keeps only each layer's inputs and recomputes the rest in the backward pass, which takes a third more time."""
     param_offload: bool | None = None
-    """Keeps the weights in the machine's memory while nothing is computed; None: where an engine or another trainer
-    shares the GPU."""
+    """Keeps the weights in the machine's memory while nothing is computed; None: if an engine or another trainer shares
+    the GPU."""
     optimizer_offload: bool | None = None
     """The same for the optimizer's two moments."""
     share_base: bool = True

@@ -156,7 +156,7 @@ class Config(Section):
         return self
 
     def versions_that_judge(self, policy: PolicyConfig) -> frozenset[int]:
-        """Return the old versions of the policy that judges ask of this daemon; their weights have to stay."""
+        """Return the old versions of the policy that judges ask of this daemon, and whose weights must be kept."""
         asked = [self._asked_version(judge, policy) for judge in self.judge if isinstance(judge, ModelJudge)]
         return frozenset(version for version in asked if version is not None)
 
@@ -177,7 +177,7 @@ class Config(Section):
         raise ConfigError(f"there is no [[judge]] {name!r} in the configuration: {known}")
 
     def engine_of(self, policy: PolicyConfig) -> EngineConfig:
-        """Return the settings of a policy's engine: ``[engine]``, and in it what the policy has of its own."""
+        """Return the settings of a policy's engine: those of ``[engine]``, overridden by the policy's own."""
         return self.engine.model_copy(update=policy.engine.model_dump(exclude_none=True))
 
     @property
@@ -227,7 +227,7 @@ class Config(Section):
 
 
 def _kind_for_groups(judge: JudgeConfig) -> str | None:
-    """Return the kind of a judge whose scores say nothing outside of a group, as it is written; None for the others."""
+    """Return the kind, as the file writes it, of a judge whose scores mean nothing outside a group; None for others."""
     if not judge.of_groups:
         return None
     return f"{judge.kind!r} with whole_group = true" if isinstance(judge, ProgramConfig) else repr(judge.kind)

@@ -1,4 +1,4 @@
-"""``daemon.json`` in the state folder: where its daemon is, if one runs; ``daemon.lock``: there is one at most."""
+"""``daemon.json`` in the state folder tells where its daemon is, if one runs; ``daemon.lock`` lets only one run."""
 
 import contextlib
 import json
@@ -12,10 +12,10 @@ from lightning_trainer.errors import StoreError
 
 @contextlib.contextmanager
 def alone_in(state_dir: Path) -> Iterator[None]:
-    """Hold the state folder as its only daemon, also where others share its store.
+    """Hold the state folder as its only daemon, even if other daemons share its store.
 
-    The lock is a file that stays: on one that ends with its daemon, as ``daemon.json`` does, the next daemon could hold
-    what is deleted.
+    The lock file is never deleted: if it were deleted when its daemon ends, as ``daemon.json`` is, the next daemon
+    could hold the lock of a deleted file.
 
     Raises:
         StoreError: another daemon has the folder, or it cannot be written.
@@ -35,7 +35,9 @@ def alone_in(state_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def announced(path: Path, url: str) -> Iterator[None]:
-    """``daemon.json``: where a running daemon is; gone when it is, or no longer locked if it was killed.
+    """Keep ``daemon.json``, which tells where the running daemon is, until the daemon ends.
+
+    If the daemon is killed, the file stays but is no longer locked.
 
     Raises:
         StoreError: it cannot be written.
@@ -58,12 +60,13 @@ def announced(path: Path, url: str) -> Iterator[None]:
 
 
 def announced_url(path: Path) -> str | None:
-    """Return where the daemon of that ``daemon.json`` is, None where none runs; one that was killed left it behind.
+    """Return the URL in that ``daemon.json``; None if no daemon runs, even if a killed one left the file behind.
 
-    The kernel drops a lock however its process ends, and the number of a process is soon another's in a container.
+    The file's lock decides, not the process id in it: the kernel drops a lock however its process ends, while in a
+    container another process soon has the same id.
 
     Raises:
-        StoreError: the folder is another user's, so nobody can tell.
+        StoreError: the folder is another user's, so this user cannot tell.
     """
     try:
         import fcntl

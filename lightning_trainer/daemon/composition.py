@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 
 
 async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyRuntime]:
-    """Return the policies in the order of the configuration; nothing of them is started.
+    """Return the policies in the order of the configuration, not started.
 
-    Without any, nothing that computes is even imported: a daemon that only records needs no such package.
+    Without policies, nothing that computes is even imported: a daemon that only records needs no such package.
 
     Args:
         context: its configuration names the policies.
-        stack: gets the files of weights and the judges, which go when it is left.
+        stack: gets the weight files and the judges, which it removes and closes when it is left.
 
     Raises:
         ModelError: a policy's model cannot be used.
-        DatasetError: what a stage is to be shown cannot be.
-        ConfigError: there are not as many GPUs as it asks for, a file to be shown is missing, or a policy is trained
-            already, from another model.
+        DatasetError: a file cannot be shown to the stage that names it.
+        ConfigError: there are fewer GPUs than the configuration asks for, a file to be shown is missing, or a policy
+            was already trained from another model.
     """
     config = context.config
-    if not context.store.shared:  # else they may be another daemon's
+    if not context.store.shared:  # in a shared store, other policies may be another daemon's
         trained = [one.name for one in config.policy if one.train]
         await context.store.write(lambda connection: waiting.only_for(connection, trained))
     if not config.policy:
@@ -79,7 +79,7 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
     local = GpuTurns().engine
     make = local if session is None or config.engine.placement == "local" else _on_cluster(config, session)
     engines = _engines(config, stack, devices, model_dirs, logs, make)
-    ways: dict[str, Post] = {}  # filled below: the judges are there before the policies whose engines they ask
+    ways: dict[str, Post] = {}  # filled below: judges are made before the policies whose engines they ask
     judges = await stack.enter_async_context(
         judges_at_work(
             config.judge,
@@ -129,7 +129,7 @@ async def _trainer_settings(
 
 
 def _on_cluster(config: Config, session: "RaySession") -> Callable[[EngineSettings], Engine]:
-    """Return what makes an engine on a node of the cluster."""
+    """Return a function that makes an engine on a node of the cluster."""
     from lightning_trainer.serving.on_ray.engine import EngineCluster
 
     gpus = config.engine.tensor_parallel_size if config.training.device == "cuda" else 0
@@ -147,10 +147,10 @@ def _engines(
     """Return the engine of each policy, by its name.
 
     Args:
-        stack: gets the files of weights.
+        stack: gets the weight files.
         model_dirs: by policy.
-        logs: by policy; engines that several share write to the first one's.
-        make: an engine that is not started, where it is to be.
+        logs: by policy; an engine that several policies share writes to the first one's.
+        make: makes an engine, not started, on this machine or on the cluster.
     """
     engines: dict[str, PolicyEngine] = {}
     room = sum(
@@ -181,7 +181,7 @@ def _second(config: Config, first: EngineSettings, devices: Deal, number: int) -
 
 
 def _sleepers(config: Config, devices: Deal, policies: Sequence[PolicyRuntime]) -> list[Sleeper]:
-    """Return what gives its memory to a trainer during an update: the engines of each group, and its second one."""
+    """Return the engines that give their memory to a trainer during an update: those of each group, and its second."""
     sleepers: list[Sleeper] = []
     for number, group in enumerate(engine_groups(config.policy)):
         runtime = next(one for one in policies if one.policy == group[0])
@@ -198,7 +198,7 @@ def _replicas_on_gpus(
     """Return the settings of each replica of an engine, with the GPUs that it was dealt.
 
     Args:
-        shared: what is alike in all of them.
+        shared: the settings that all replicas have in common.
         number: of the engine's group in the deal.
     """
     replicas = replica_settings(shared, config.engine.replicas)
@@ -211,8 +211,8 @@ def _replicas_on_gpus(
 async def _say_what_is_known(
     config: Config, policies: Sequence[PolicyRuntime], store: Store, model_dirs: Mapping[str, Path]
 ) -> None:
-    """Tell each policy's progress how many steps are done, which is what runs read while engines start, and
-    what a person should hear: overlaps, its schedule, and what was there before."""
+    """Tell each policy's progress how many steps are done, which runs read while engines start, and what a person
+    should hear: overlapping patterns, notes on its schedule, and what was recorded before."""
     shared_agents = overlaps(config.policy)
     for runtime in policies:
         policy = runtime.policy
@@ -223,14 +223,14 @@ async def _say_what_is_known(
         if (note := await begin(policy, model_dirs[policy.name], store)) is not None:
             runtime.progress.say(note)
         runtime.progress.steps_done = await store.scan(partial(steps.last_done, policy=policy.name))
-        if not runtime.progress.steps_done and not store.shared:  # else the others may be another daemon's
+        if not runtime.progress.steps_done and not store.shared:  # if shared, the others may be another daemon's
             named = [one.name for one in config.policy]
             if (note := await store.scan(partial(other_policies, named=named))) is not None:
                 runtime.progress.say(note)
 
 
 def _what_of_images(policy: PolicyConfig, *, sees: bool) -> str | None:
-    """Where the model and ``non_text`` disagree, what becomes of prompts with images."""
+    """Return what becomes of prompts with images if the model and ``non_text`` disagree; None if they agree."""
     if sees and policy.non_text == "drop":
         return (
             f"the model of policy {policy.name!r} sees images, and calls with images are answered and not trained: "
@@ -245,7 +245,7 @@ def _what_of_images(policy: PolicyConfig, *, sees: bool) -> str | None:
 
 
 async def _reference_dir(policy: PolicyConfig) -> Path | None:
-    """Return the folder of the frozen model, where another one than the policy's own start is asked for."""
+    """Return the folder of the frozen reference model; None if none but the policy's own start is asked for."""
     spec = policy.reference_model
     if spec is None:
         return None
@@ -261,6 +261,6 @@ async def _demonstrations(context: DaemonContext, policy: PolicyConfig, model_di
 
 
 def _log_dir(config: Config, policy: PolicyConfig) -> Path:
-    """Engine and trainer of each policy write there; several policies have a folder each."""
+    """Return the folder that a policy's engine and trainer write logs to; several policies have a folder each."""
     logs = config.daemon.state_dir / "logs"
     return logs if len(config.policy) == 1 else logs / policy.name

@@ -1,4 +1,4 @@
-"""What the dashboard is told of a running daemon, and what it may ask of it: what the command line asks, too."""
+"""What the dashboard learns from a running daemon and may ask of it: the same things that the command line asks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from lightning_trainer.types import SpanSink
 from lightning_trainer.versions.held_out import refresh_verdicts
 
 _PATIENCE_S = 3.0
-"""How long a page waits for a rollback or a promotion; it goes on without the page."""
+"""How long a page waits for a rollback or a promotion, which continues without the page."""
 _READING_S = 0.5
-"""How long a page that shows scores waits for evaluations to be read, of all policies together."""
+"""How long a page that shows scores waits for the evaluations of all policies together to be read."""
 
 
 class LiveDaemon:

@@ -1,7 +1,8 @@
 """What a policy finds when it starts: nothing yet, what was recorded before, or the weights of another model.
 
-Version 0 is the model itself. If the configuration names another one before any step has changed weights, the policy
-begins anew; afterwards it is refused, because its checkpoints, versions and records descend from the first.
+Version 0 is the model itself. If the configuration names another model before any step has changed weights, the policy
+starts over from it; afterwards the other model is refused, because checkpoints, versions and records descend from the
+first one.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ async def begin(policy: PolicyConfig, model_dir: Path, store: Store) -> str | No
     """Record the start of a policy; return what a person should hear of it.
 
     Raises:
-        ConfigError: it is trained already, from another model, or another daemon trains it from one.
+        ConfigError: the policy was already trained from another model, or another daemon trains it from one.
     """
     name = policy.name
     recorded = await store.begin_policy(name)
-    if not policy.train and not store.shared:  # else another daemon may train it
+    if not policy.train and not store.shared:  # in a shared store another daemon may train it
         await store.write(lambda connection: waiting.stay_out(connection, name))
     mark = await asyncio.to_thread(model_mark, model_dir)
     before = await store.scan(lambda connection: participations.started_from(connection, name))
@@ -50,7 +51,7 @@ async def begin(policy: PolicyConfig, model_dir: Path, store: Store) -> str | No
 
 
 def _what_of_recorded(policy: PolicyConfig, rollouts: int) -> str:
-    """What a policy that is started for the first time does with what it finds."""
+    """Return what a policy, started for the first time, does with the rollouts that were recorded before."""
     some = f"{rollouts:,} rollout{'s' * (rollouts != 1)} recorded before policy {policy.name!r} was first started"
     if policy.train_recorded:
         return f"{some}: those are trained too in which an engine of its [[policy.trusted]] answered (train_recorded)"

@@ -55,15 +55,15 @@ class DaemonContext:
     config: Config
     store: Store
     sink: NotifyingStore
-    """Of the store: tells each policy's loop when spans are committed."""
+    """The sink of the store that tells each policy's loop when spans are committed."""
     census: LiveCensus
     """Of the store."""
     url: str
     """Where others find the daemon."""
     guard_url: str
-    """Where the programs of guards find it, with any HTTP client and no setting."""
+    """Where the programs of guards find the daemon, with any HTTP client and no settings."""
     token: str | None
-    """What opens it."""
+    """The daemon's token; None: it requires none."""
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream]
     """The gateway's way to an engine."""
 
@@ -74,20 +74,20 @@ class PolicyEngine:
 
     replicas: EngineReplicas
     make: Callable[[EngineSettings], Engine]
-    """Returns another one like it, not started."""
+    """Returns another engine of that kind, not started."""
     second: EngineSettings
-    """Of one that serves a candidate, or an old version."""
+    """The settings of an engine that serves a candidate or an old version."""
     no_second: str | None
-    """Why there cannot be one; None where there can."""
+    """Why there cannot be such an engine; None if there can."""
     weights: WeightFolder
     model_dir: Path
-    """Version 0."""
+    """The folder of version 0."""
 
 
 class PolicyRuntime:
-    """What is asked of it: ``resume`` and ``start`` once, ``run`` for as long as the daemon serves, then ``stop``.
+    """One policy at work: call ``resume`` and ``start`` once, ``run`` for as long as the daemon serves, then ``stop``.
 
-    The engine is not its own: policies may share one, and the daemon starts and stops it.
+    It does not own its engine: policies may share one, and the daemon starts and stops it.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class PolicyRuntime:
         canary = policy.canary
         self.canary_route = canary and CanaryRoute(policy.name, share=canary.share, by=canary.by, shadow=canary.shadow)
         self.image_token = image_token_of(engine.model_dir)
-        """Of its model's prompts; None: it reads text alone."""
+        """What stands for images in its model's prompts; None: the model reads text alone."""
         stored = context.sink.watch(policy.name, self.progress)
         self.rollbacks = RollbackRequests(wake=stored)
         self._turn = Turn(policy.name, store=store, holder=context.url, rollbacks=self.rollbacks)
@@ -200,7 +200,7 @@ class PolicyRuntime:
         return later and self.progress.phase not in (Phase.FINISHED, Phase.SERVING)
 
     def shadow(self, sink: SpanSink) -> Shadow | None:
-        """Return what has candidates answer alongside the live version; None where they answer in its place, or never.
+        """Return what lets candidates answer alongside the live version; None if they answer in its place, or never.
 
         Args:
             sink: where the gateway's records of calls go.
@@ -211,7 +211,7 @@ class PolicyRuntime:
         return Shadow(self.canary_route, self.old_versions, sink, at_once=canary.shadow_at_once)
 
     async def resume(self) -> None:
-        """Have the engine serve what was served last from its start on; call it before that.
+        """Have the engine serve the version that was served last as soon as it starts; call this before its start.
 
         Raises:
             StoreError: the store cannot be read.
@@ -236,7 +236,7 @@ class PolicyRuntime:
             await _end(beside)
 
     async def save(self) -> None:
-        """Write a last checkpoint, so that the next start repeats nothing; none of a step that was not finished."""
+        """Write a last checkpoint, so that the next start repeats nothing; not in the middle of a step."""
         keeping = asyncio.create_task(self._turn.keep(self._turn_s))  # the next daemon begins from the checkpoint
         try:
             async with asyncio.timeout(60):
@@ -251,7 +251,7 @@ class PolicyRuntime:
             await _end([keeping])
 
     async def stop(self) -> None:
-        """Take down what is its own; the loop has ended."""
+        """Take down what belongs to the policy alone; call it when the loop has ended."""
         await self._turn.give_up()
         await self._judges.close()
         await self._keeper.settled()
@@ -261,12 +261,12 @@ class PolicyRuntime:
 
 
 async def start_trainer(trainer: TrainerClient, say: Callable[[str], None], first_wait_s: float = 1.0) -> None:
-    """Start a trainer, and another one where it is killed meanwhile: what is wrong with a start, it would have said.
+    """Start a trainer; if it is killed meanwhile, start another one: a trainer that cannot start would say why.
 
-    Calls are served and recorded while it waits, each time twice as long, a minute at most.
+    The wait before another start doubles each time, up to a minute; calls are served and recorded meanwhile.
 
     Raises:
-        TrainingError: it did not start, and said why.
+        TrainingError: the trainer did not start, and said why.
     """
     start, wait_s = partial(_start_on_its_gpu, trainer), first_wait_s
     while True:

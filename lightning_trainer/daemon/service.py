@@ -81,7 +81,7 @@ class Daemon:
         self.url: str | None = None
         """Where others find it; set as soon as it listens."""
         self.policies: Sequence[PolicyRuntime] = ()
-        """In the order of the configuration; there as soon as it listens."""
+        """In the order of the configuration; set before it listens."""
         self._slots = Slots(config.gateway.max_concurrent)
         self._proposers: PromptProposers | None = None
 
@@ -92,7 +92,7 @@ class Daemon:
             ConfigError: the port is taken, the environment names a host wrongly or lacks a token, or the certificate
                 cannot be used.
             ModelError: a policy's model cannot be used.
-            DatasetError: what a stage is to be shown cannot be.
+            DatasetError: a file cannot be shown to the stage that names it.
             StoreError: another daemon has the state folder, or a newer version wrote it.
             EngineError: an engine did not start.
             TrainingError: a trainer did not start.
@@ -101,7 +101,7 @@ class Daemon:
         state_dir = config.daemon.state_dir
         close_to_others(state_dir)
         token = token_of_daemon(config.daemon)
-        config.metrics.given_token()  # refused now if there is none, and not at the first scrape
+        config.metrics.given_token()  # refuses a missing token now instead of at the first scrape
         certificate = read_certificate(config.daemon)
         if not config.daemon.loopback and certificate is None:
             _log.warning("%s", without_tls(config.daemon.host))
@@ -112,7 +112,8 @@ class Daemon:
             here = config.daemon.url(port)
             names = () if certificate is None else certificate.names
             url = config.daemon.url(port, name=public_name(config.daemon, names))
-            # An evaluation may be any program, and a certificate is seldom for loopback: it gets a port of its own.
+            # A guard's evaluation may be any program, and a certificate is seldom valid for loopback: the program gets
+            # a port of its own, without TLS.
             guarded = certificate is not None and any(policy.guard for policy in config.policy)
             inside = [stack.enter_context(contextlib.closing(bind("127.0.0.1", 0)))] if guarded else []
             context = None
@@ -175,7 +176,7 @@ class Daemon:
         known: KnownDaemon,
         certificate: Certificate | None,
     ) -> None:
-        """Serve HTTP, and say so to clients of this user, until the stack is left.
+        """Serve HTTP, and tell this user's clients so, until the stack is left.
 
         Args:
             sockets: the daemon's, and those without TLS for programs that it starts itself.
@@ -231,7 +232,7 @@ class Daemon:
         census: LiveCensus | None = None,
         names: Sequence[str] = (),
     ) -> FastAPI:
-        """``names``: what its certificate is for."""
+        """Return the HTTP application; ``names``: host names that the daemon's certificate is for."""
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
         listed = (*config.daemon.trusted_hosts, *hosts_of_environment(), *names)
@@ -250,7 +251,8 @@ class Daemon:
         )
         app.state.site = site
         app.include_router(Dashboard(site, token).router())
-        # A supervisor that asks for health has no token, and who has one asks for a proof first.
+        # These take no token: a supervisor that asks for health has none, and a client that has one asks for the
+        # daemon's proof before it sends the token.
         health = health_router(policies, store, lambda: self._slots.draining)
         for router in (health, challenge_router(token, daemon)):
             app.include_router(router)
@@ -259,7 +261,7 @@ class Daemon:
     def _guarded_routers(
         self, store: Store, sink: SpanSink, policies: Sequence[PolicyRuntime], census: LiveCensus | None
     ) -> tuple[APIRouter, ...]:
-        """Return the routes that only who has the token may use."""
+        """Return the routes that require the token."""
         config = self.config
         not_kept: Counter[str] = Counter()
         rollbacks = {policy.policy.name: policy.rollbacks for policy in policies}
@@ -293,7 +295,7 @@ class Daemon:
         )
 
     def _upstream(self, engine: EngineEndpoint | EngineChoice) -> Upstream:
-        """The gateway's way to an engine, or to several."""
+        """Return the gateway's way to an engine, or to several."""
         gateway = self.config.gateway
         return Upstream(
             engine,
@@ -322,7 +324,7 @@ def _embeddings(gateway: GatewayConfig) -> EmbeddingsServer | None:
 
 
 def _in_background(stack: AsyncExitStack, work: Coroutine[Any, Any, object], name: str | None = None) -> None:
-    """Let it run until it ends or the stack is left."""
+    """Let ``work`` run until it ends or the stack is left."""
     stack.push_async_callback(_ended(asyncio.create_task(work, name=name)))
 
 
@@ -337,7 +339,7 @@ def _ended(task: asyncio.Task):
 
 @contextlib.asynccontextmanager
 async def _cut_short_by(stop: asyncio.Event) -> AsyncIterator[None]:
-    """Cancel the block when stopped, and go on behind it; threads that it waited for are left alone."""
+    """Cancel the block when ``stop`` is set, and continue after the block; threads that it waited for run on."""
     block = asyncio.timeout(None)
 
     async def cut() -> None:
@@ -357,7 +359,7 @@ async def _cut_short_by(stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 async def _unless(stop: asyncio.Event, work: asyncio.Future) -> bool:
-    """Wait for ``work`` unless stopped first; True when it was done."""
+    """Wait for ``work`` unless stopped first; return whether it was done."""
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)

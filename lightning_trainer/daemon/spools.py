@@ -1,4 +1,4 @@
-"""Spans that agents of this machine left on disk: delivered by the daemon when their process is gone."""
+"""Spans that agents of this machine left on disk: the daemon delivers them when the agent's process is gone."""
 
 import asyncio
 import logging
@@ -18,16 +18,16 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 5.0
 _BATCH = 500
 _SURPRISES = 3
-"""Looks in a row that ended in an unexpected error, until what is in the spools is doubted."""
+"""After so many looks in a row that ended in an unexpected error, the contents of the spools are doubted."""
 
 
 async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()) -> None:
-    """For ever: take over spools whose process has died and commit what they hold, then delete it.
+    """Take over spools whose process has died, commit their spans and then delete them, forever.
 
-    It returns at once, and says so, where this user has no folder for spools.
+    Log a warning and return at once if this user has no folder for spools.
 
     Args:
-        owners: under which spans wait for this daemon, wherever it listened.
+        owners: names under which spans wait for this daemon, whatever address it listened on.
     """
     try:
         spool_dir = default_spool_dir()
@@ -56,10 +56,10 @@ def _orphans(spool_dir: Path, endpoint: str, owners: Sequence[str]) -> list[Spoo
 
 
 async def _deliver(bodies: Sequence[bytes], sink: SpanSink, spool: Spool, *, doubted: bool) -> None:
-    """Commit what can be; a body that cannot is found and put aside, and the others of its batch are committed.
+    """Commit what can be stored: find a body that cannot be, put it aside, and commit the others of its batch.
 
     Args:
-        doubted: an unexpected error is taken for a body's own, too.
+        doubted: whether an unexpected error is blamed on a body, too.
     """
     try:
         await sink.append([span for body in bodies for span in decode_request(body).spans])

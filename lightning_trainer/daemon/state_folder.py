@@ -1,4 +1,4 @@
-"""The state folder is its owner's alone: prompts, answers and weights lie in it."""
+"""The state folder, which only its owner may use, since it holds prompts, answers and weights."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ _log = logging.getLogger(__name__)
 
 _EVERY_S = 60.0
 _REST = 4.0
-"""Times as long as a slice of the store's sweep took, until the next one: others write, too."""
+"""The pause after a slice of the store's sweep, as a multiple of the slice's time: others write, too."""
 
 
 def close_to_others(folder: Path) -> None:
-    """Make the folder, or take from an existing one what its group and others may do.
+    """Make the folder, or take the permissions of group and others away from an existing one.
 
     Raises:
         ConfigError: it cannot be made, or is not a folder.
@@ -46,18 +46,18 @@ def close_to_others(folder: Path) -> None:
 
 
 def anothers(folder: Path) -> str:
-    """What to tell a user who may not look into a state folder."""
+    """Return what to tell a user who may not look into a state folder."""
     return f"the state folder {folder} is another user's: run this as that user, or as root, for example with sudo"
 
 
 def kept_once(path: Path, what: str, make: Callable[[], str]) -> str:
-    """Return a line that is kept in the state folder, made now if there is none: there in whole, or not at all.
+    """Return the line that is kept in this file of the state folder, made and written now, whole, if there is none.
 
     Args:
-        what: it is called, in an error.
+        what: the line's name in an error.
 
     Raises:
-        ConfigError: it cannot be kept, or cannot be read.
+        ConfigError: the line cannot be kept, or cannot be read.
     """
     try:
         if not path.exists():
@@ -70,7 +70,7 @@ def kept_once(path: Path, what: str, make: Callable[[], str]) -> str:
 
 
 def _keep(path: Path, line: str) -> None:
-    """On a disk that is full, a file that was begun would be taken for what is kept at the next start."""
+    """Write the file whole or not at all: the next start would take one that was cut short on a full disk for whole."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     try:
@@ -86,9 +86,9 @@ def _keep(path: Path, line: str) -> None:
 
 
 async def keep_within_limits(store: "Store", *, every_s: float = _EVERY_S) -> None:
-    """Have the store delete what is too old or was used, a slice at a time, for ever; its size it keeps by itself.
+    """Have the store delete what is too old or was used, a slice at a time, forever; it limits its size by itself.
 
-    A store that cannot be written is tried again.
+    If the store cannot be written, try again.
     """
     while True:
         try:

@@ -1,5 +1,5 @@
-"""Server-sent events: a page is told that there is something new and how long to wait between two fetches, and fetches
-itself again. Pages that ask for the same thing at the same time share one rendering of it.
+"""Server-sent events: the server tells a page that there is something new and how long to wait between two fetches, and
+the page fetches itself again. Pages that ask for the same thing at the same time share one rendering.
 
 One task checks for all pages, once a second and only while any are open; a check takes microseconds. Source: HTML
 Living Standard, 9.2 Server-sent events.
@@ -49,7 +49,7 @@ class LiveUpdates:
         return len(self._listeners) >= MOST_LISTENERS
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield an event for everything new, and a comment now and then, until the caller goes away."""
+        """Yield an event whenever there is something new, and a comment in long pauses, until the caller stops."""
         changed = asyncio.Event()
         self._listeners.add(changed)
         if self._looking is None or self._looking.done():

@@ -1,7 +1,8 @@
 """``GET /metrics``: the metrics that ``docs/operations.md`` lists, as OpenMetrics, written by ``prometheus_client``.
 
 A step's metric is a gauge with the newest step's value: ``reward/mean`` is ``lightning_reward_mean{policy="..."}``.
-What was not measured is absent, never zero. Source: OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec).
+A number that was not measured is absent, never zero. Source: OpenMetrics 1.0
+(https://prometheus.io/docs/specs/om/open_metrics_spec).
 """
 
 import re
@@ -31,7 +32,8 @@ _PHASES = (
 def metric_name(name: str) -> tuple[str, dict[str, str]]:
     """Return a metric's OpenMetrics name, and its labels besides the policy, such as a ledger's reason.
 
-    A user's name is a label's value: in the metric's own name, two that differ in punctuation alone would be one.
+    A name that a user chose becomes a label's value: in the metric's own name, two that differ only in punctuation
+    would become one.
     """
     labels: dict[str, str] = {}
     parts = name.split("/")
@@ -68,7 +70,7 @@ class _Now(Collector):
 
     def _policies(self) -> Iterator[Metric]:
         live = {name: past.live.version for name, past in self._pasts.items() if past.live is not None}
-        # A daemon that follows may be behind what another one has made live.
+        # A daemon that follows may lag behind the version that another daemon has made live.
         served = {name: now.served for name, now in self._now.items() if name in live and now.served is not None}
         yield _gauge("lightning_live_version", "The version that is served.", _by_policy({**live, **served}))
         scores = {name: past.held_out[-1][1].mean for name, past in self._pasts.items() if past.held_out}

@@ -1,7 +1,7 @@
 """Sends what ``GET /metrics`` returns to a collector, with the OpenTelemetry metrics API, SDK and OTLP exporter.
 
-Names and labels are the same in both. What is not measured now is not sent; what a step measured is sent until the next
-one has ended. Source: OpenTelemetry specification, Metrics API and OTLP/HTTP.
+Names and labels are the same in both. Anything that is not measured now is not sent; a step's metrics are sent until
+the next step has ended. Source: OpenTelemetry specification, Metrics API and OTLP/HTTP.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class OtlpMetrics:
         self._site = site
         self._config = config
         self._exporter = OTLPMetricExporter(endpoint=config.endpoint, timeout=_GIVEN_UP_S)
-        # An infinite interval turns off its own timer: it sends after we have read the metrics.
+        # An infinite interval turns off the reader's own timer: it sends when we have read the metrics.
         reader = PeriodicExportingMetricReader(self._exporter, math.inf, 1000 * _GIVEN_UP_S)
         resource = Resource.create({"service.name": "lightning-trainer", "service.version": __version__})
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
@@ -55,7 +55,7 @@ class OtlpMetrics:
             self._exporter.shutdown()  # ends an export that is under way; the reader has no thread of its own
 
     async def send(self) -> None:
-        """Send what is measured now, once.
+        """Send the current metrics once.
 
         Raises:
             StoreError: the store cannot be read.

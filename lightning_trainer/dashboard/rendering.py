@@ -1,8 +1,8 @@
 """Templates and security headers: nothing inline, nothing from elsewhere, nothing in another page's frame.
 
-Templates escape the markup of models' and tools' text. What remains are characters that act without being seen: control
-characters, and those that change the direction of what follows (Trojan Source, CVE-2021-42574). They are shown as
-signs.
+Templates escape the markup in models' and tools' text. Characters that act without being seen remain: control
+characters, and those that change the direction of the text after them (Trojan Source, CVE-2021-42574). They are shown
+as visible signs.
 """
 
 import re
@@ -86,12 +86,12 @@ def both_widths(draw: Callable[[int, int], str], wide: tuple[int, int] = (1150, 
 
 
 def exact(text: str) -> Markup:
-    """Return a text as it is, for a form that sends it back: a name with hidden characters is not another name."""
+    """Return a text with its hidden characters, for a form that sends it back: without them it is another name."""
     return escape(text.encode("utf-8", "replace").decode())
 
 
 def number(value: float | None, pattern: str = "") -> str:
-    """Return a number as tables show it; a dash where nothing was measured."""
+    """Return a number as tables show it; a dash if nothing was measured."""
     if value is None:
         return "–"
     if pattern:
@@ -102,7 +102,7 @@ def number(value: float | None, pattern: str = "") -> str:
 
 
 def moment(at_ns: int | None) -> Markup:
-    """Return a time in UTC; the script shows it in the reader's time zone, the exact one is the tooltip."""
+    """Return a time in UTC, with the exact time as its tooltip; the script shows it in the reader's time zone."""
     if at_ns is None:
         return Markup("–")
     try:
@@ -153,7 +153,7 @@ def visible_markup(html: str) -> Markup:
 
 
 def finalize(value: object) -> object:
-    """What the templates do with every value: strings become visible, None becomes a dash."""
+    """Return a value as templates show it: hidden characters in a string become visible, None becomes a dash."""
     if isinstance(value, Markup):
         return value
     if value is None:

@@ -1,4 +1,4 @@
-"""The routes of the dashboard: every page checks the visitor, and every action also where its form came from."""
+"""The routes of the dashboard: every page checks the visitor, and every action also checks where its form came from."""
 
 import asyncio
 import hmac
@@ -63,9 +63,9 @@ _PAGES: dict[str, tuple[str, str, Context]] = {
     "/setup": ("Set-up", "setup.html", setup.setup),
 }
 RENEWED = "x-renewed-page"
-"""Header of a page that fetches itself again."""
+"""Header of the request with which a page fetches itself again."""
 _BARE = "default-src 'none'; sandbox"
-"""Content security policy of everything but pages."""
+"""Content security policy of texts and images, which are not pages."""
 _KEPT = 256
 _BELOW = {"/agents/prompts": "/agents", "/group": "/rollouts", "/rollout": "/rollouts", "/span": "/rollouts"}
 
@@ -232,7 +232,7 @@ class Dashboard:
         return self._pages.html("login.html", status=401, headers=headers, wrong=wrong, back=back, title="Log in")
 
     def _keep(self, said: str) -> str:
-        """Keep an action's result for the next page: in the address, anyone could make a page say anything."""
+        """Keep an action's result for the next page: if the address held it, anyone could make a page say anything."""
         key = secrets.token_urlsafe(8)
         self._kept[key] = said
         while len(self._kept) > _KEPT:
@@ -240,7 +240,7 @@ class Dashboard:
         return key
 
     def _failed(self, request: Request, visitor: Visitor, error: LightningError) -> Response:
-        """Say why there is no page: what was asked for is wrong, or the store cannot be read."""
+        """Return a page that says why there is no other: the request is wrong, or the store cannot be read."""
         return self._said(request, visitor, str(error), error.status if isinstance(error, PageError) else 503)
 
     def _said(self, request: Request, visitor: Visitor, sentence: str, status: int) -> Response:

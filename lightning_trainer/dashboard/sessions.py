@@ -1,7 +1,8 @@
 """Browser sessions: the cookie is random and carries no data; the daemon's token never leaves the login form.
 
-A session is kept in memory as the hash of its cookie, so logging out ends it, and a restart of the daemon ends all of
-them. Its forms carry an HMAC of it under a key of this process (synchronizer token, OWASP CSRF Prevention Cheat Sheet).
+A session is kept in memory as the hash of its cookie, so logging out ends it, and a restart of the daemon ends all
+sessions. Its forms carry an HMAC of that hash under a key of this process (synchronizer token, OWASP CSRF Prevention
+Cheat Sheet).
 """
 
 import asyncio
@@ -27,7 +28,7 @@ class Visitor:
     """Someone who may see the pages."""
 
     csrf: str
-    """What a form has to carry."""
+    """The mark that a form must carry."""
     session: str | None
     """Hash of the cookie; None for a daemon without a token, and for a bearer token."""
     by_token: bool = False
@@ -90,7 +91,7 @@ class Sessions:
             self._until.pop(visitor.session, None)
 
     def refusal(self, request: Request, visitor: Visitor, given: str) -> str | None:
-        """Return why a form is not taken; None for one that came from one of our own pages."""
+        """Return why a form is refused; None if it came from one of our own pages."""
         if visitor.by_token:
             return None
         marked = hmac.compare_digest(given.encode("utf-8", "replace"), visitor.csrf.encode())
@@ -109,7 +110,7 @@ class Sessions:
 
 
 def bearer(request: Request) -> str:
-    """Return the token that a program sent; empty without one."""
+    """Return the token that a program sent; an empty text if it sent none."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     return given.strip() if scheme.lower() == "bearer" else ""
 

@@ -1,4 +1,4 @@
-"""What the pages are given: a store to read, a configuration, and the daemon, if one is running."""
+"""What pages are made from: a store to read, a configuration, and the daemon, if one is running."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ class PolicyNow:
     processes: Mapping[str, int | None] = field(default_factory=dict)
     """Process ids, by the role of the process."""
     served: int | None = None
-    """The version that its engine answers with; None while that is away."""
+    """The version that its engine answers with; None while the engine is down."""
 
 
 class Check(Protocol):
@@ -113,15 +113,15 @@ class Live(Protocol):
         ...
 
     async def roll_back(self, policy: str, version: int) -> str:
-        """Serve an earlier version, and train on from it."""
+        """Serve an earlier version, and continue training from it."""
         ...
 
     async def promote(self, policy: str, version: int) -> str:
-        """Serve a version that is held back, whatever was compared."""
+        """Serve a version that is held back, whatever its comparison with the live version says."""
         ...
 
     async def pause(self, policy: str, reason: str) -> str:
-        """Pause training until it is resumed; serving and capture go on."""
+        """Pause training until it is resumed; serving and capture continue."""
         ...
 
     async def resume(self, policy: str) -> str:
@@ -135,7 +135,7 @@ class Live(Protocol):
         ...
 
     async def drop(self, name: str, *, reason: str) -> str:
-        """Exclude a rollout's attempts from training, except where a step has taken them already."""
+        """Exclude a rollout's attempts from training, except those that a step has already taken."""
         ...
 
 
@@ -147,7 +147,7 @@ class Site:
     store: Snapshots
     census: LiveCensus
     url: str
-    """Where the daemon listens, or would if the run were not stopped."""
+    """Where the daemon listens, or would listen if the run were not stopped."""
     live: Live | None = None
     """None: the run is stopped, so there are no actions."""
     checks: Callable[[], Sequence[Check]] | None = None

@@ -11,7 +11,7 @@ from lightning_trainer.errors import DatasetError
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a path to write to, which takes the target's place at the end; after a failure nothing of it is left.
+    """Yield a path to write to, whose file replaces the target at the end; after a failure nothing of it is left.
 
     Raises:
         DatasetError: the folder cannot be written to.
@@ -20,7 +20,7 @@ def replacing(target: Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield aside
-        with aside.open("r+b") as written:  # Windows refuses where it may not write
+        with aside.open("r+b") as written:  # for writing, too: otherwise Windows refuses to fsync
             os.fsync(written.fileno())
         aside.replace(target)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Samples from plain records of model calls, for users who have no spans: one pure function.
+"""Samples from plain records of model calls, for users who have no spans, made by one pure function.
 
     build = build_samples(
         [
@@ -39,7 +39,7 @@ def build_samples(
     Args:
         calls: :class:`RecordedCall`, or mappings with the same keys.
         policy: settings of a ``[[policy]]`` section (``credit``, ``algorithm``, ``group_by``, ``max_sample_tokens``
-            ...); without a name it is called "policy", and without ``agents`` it claims all of them.
+            ...); without a name it is called "policy", and without ``agents`` it claims all agents.
         step: number of the batch.
 
     Returns:
@@ -58,7 +58,7 @@ def build_calls(
     *,
     step: int = 1,
 ) -> Build:
-    """As :func:`build_samples`, for records that come with their place in words (file and line), for messages."""
+    """Do as :func:`build_samples` does, for records with their place in words (file and line), which messages use."""
     settings = _policy(policy)
     reward_name = _reward_name(settings)
     attempts: dict[str, tuple[Attempt, str]] = {}
@@ -95,7 +95,7 @@ def build_calls(
 def _refuse_another_call_of_its_id(
     call: Call, recorded: RecordedCall, where: str, known: dict[str, tuple[RecordedCall, str]]
 ) -> None:
-    """Refuse two different records with one id, of which one would be lost; equal ones are one call."""
+    """Refuse two different records with one id, because one of them would be lost; equal ones are one call."""
     first, there = known.setdefault(call.call_id, (recorded, where))
     if first is recorded:
         return

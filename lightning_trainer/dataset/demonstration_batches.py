@@ -1,7 +1,7 @@
 """The batch of a step that trains on a file: its rows, as samples, and the account of their tokens.
 
-Rows are shuffled anew for every pass over them, by the seed and the number of the pass: a step's rows depend only on
-its number, and no row comes twice in a step.
+Rows are shuffled again for every pass over them, by the seed and the number of the pass: a step's rows depend only on
+the step's number, and no row occurs twice in a step.
 """
 
 import random
@@ -34,7 +34,7 @@ def build_demonstrations(rows: Sequence[Demonstration], policy: PolicyConfig, st
     """Build a batch of rows.
 
     Args:
-        policy: with the settings of the step.
+        policy: the policy with the settings of the step.
 
     Raises:
         LedgerImbalanceError: the result does not account for every token of the answers exactly once (a defect).
@@ -49,7 +49,7 @@ def build_demonstrations(rows: Sequence[Demonstration], policy: PolicyConfig, st
         for call, tokens, credit in zip(calls, kept, _SIDES, strict=False):  # a demonstration has one side
             sampled = len(call.response_ids)
             if not all(kept):
-                # Without one of its sides there is no pair.
+                # If one of its sides is dropped, there is no pair.
                 ledger.settle(call, Outcome.DROPPED, Reason.NO_PAIR if tokens else Reason.OVER_LENGTH)
                 continue
             if tokens < sampled:

@@ -1,9 +1,9 @@
 """Demonstrations and preference pairs that a policy learns from a file, as ids of the policy's own tokenizer.
 
-Files are Parquet or JSON lines, of ``lightning-trainer build`` (``examples/1``, ``pairs/1``) or of other projects: in
-words (``formats/chat_rows.py``) or in ids (TRL's ``input_ids`` with ``completion_mask``). Recorded ids are used if they
-spell the recorded words; words without such ids, such as another model's, are written by the policy's chat template and
-closed with its end token, unless a limit of tokens ended them.
+Files are Parquet or JSON lines, made by ``lightning-trainer build`` (``examples/1``, ``pairs/1``) or by other projects:
+in words (``formats/chat_rows.py``) or in ids (TRL's ``input_ids`` with ``completion_mask``). Recorded ids are used if
+they spell the recorded words; words without such ids, such as another model's, are written by the policy's chat
+template and closed with its end token, unless a token limit ended them.
 """
 
 from array import array
@@ -50,7 +50,7 @@ def read_demonstrations(
         tokenizer: makes the policy's tokenizer if there are words.
 
     Raises:
-        DatasetError: it cannot be read, is of another kind, or a row cannot be used; the message names the row.
+        DatasetError: the file cannot be read or is of another kind, or a row cannot be used; the message names the row.
         ModelError: there are words, and the model has no tokenizer or chat template.
     """
     reader = _Reader(path, tokenizer)

@@ -1,7 +1,7 @@
 """Calls as examples for supervised fine-tuning and preference learning: one prompt, one answer, as words and as ids.
 
-Unlike a sample for reinforcement learning, an example needs no log-probabilities and may come from any model: what a
-larger one answered to the same prompt is a demonstration too.
+Unlike a sample for reinforcement learning, an example needs no log-probabilities and may come from any model: a larger
+model's answer to the same prompt is a demonstration, too.
 """
 
 import json
@@ -64,7 +64,7 @@ class Example:
     response_ids: tuple[int, ...]
     """Empty if the ids are not known."""
     truncated: bool = False
-    """Whether a limit of tokens ended the answer."""
+    """Whether a token limit ended the answer."""
 
     @property
     def prompt_key(self) -> Hashable:
@@ -122,9 +122,9 @@ def candidates(
 
     Args:
         recording: read with its words.
-        ledger: receives all calls, and the reason why each of the others cannot be an example.
+        ledger: receives all calls, and for each call that is not returned the reason why it cannot be an example.
         failed_too: also return calls of failed attempts (as the worse of a pair).
-        corrections: by the name of the reward, of judges whose errors are taken off.
+        corrections: corrections for the errors of judges, by the name of the reward.
     """
     ledger.receive(recording.calls)
     deliveries = deduplicate(recording.calls)
@@ -147,7 +147,7 @@ def candidates(
             of_agent = rewards.of_agents.get((call.attempt_id, call.agent or ""))
             reward = rewards.of_attempts.get(call.attempt_id) if of_agent is None else of_agent
         example = _example(call, recording.words.get(call.call_id), attempt, reward)
-        # Ids without their images are not the prompt, and equal ones may be of different images.
+        # Ids without their images are not the whole prompt, and equal ids may belong to different images.
         reason = Reason.NO_WORDS if call.media else _lacks(example, needs)
         if reason is None:
             found.append((call, example))
@@ -157,7 +157,7 @@ def candidates(
 
 
 def _prompt(recording: Recording, call: Call) -> bytes:
-    """Return what equal prompts share, as ``Example.prompt_key``; nothing if neither ids nor words are known."""
+    """Return a key that equal prompts share, like ``Example.prompt_key``; empty if neither ids nor words are known."""
     if call.fidelity is not Fidelity.TEXT_ONLY:
         return packed(call.prompt_ids)
     words = recording.words.get(call.call_id)

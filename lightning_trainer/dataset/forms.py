@@ -1,4 +1,4 @@
-"""What a dataset is for, the forms in which it can be written, and which of them go together."""
+"""The purposes of a dataset, the forms in which it can be written, and which of these go together."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -18,7 +18,7 @@ from lightning_trainer.types import LedgerRow, Sample
 
 
 class Purpose(StrEnum):
-    """What the file will be trained with."""
+    """The kind of training that the file is for."""
 
     RL = "rl"
     SFT = "sft"
@@ -48,7 +48,7 @@ def form_of(path: Path, form: Form | None, purpose: Purpose) -> Form:
     """Return the form that was asked for, else the one that the file's name indicates.
 
     Raises:
-        DatasetError: neither gives a form, there is no such form for this purpose, or the name is that of another.
+        DatasetError: neither gives a form, this purpose does not have the form, or the name is that of another form.
     """
     chosen = form or _BY_SUFFIX.get(path.suffix)
     if chosen is None:
@@ -70,7 +70,7 @@ def needs_of(form: Form, purpose: Purpose, *, tokens: bool) -> Needs:
     """Return what an example must have to be written in a form.
 
     Raises:
-        DatasetError: ids were asked for where the form has none.
+        DatasetError: ids were asked for, and the form has none.
     """
     if form in _CONVERSATIONS:
         if tokens:
@@ -84,10 +84,10 @@ def needs_of(form: Form, purpose: Purpose, *, tokens: bool) -> Needs:
 
 
 def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages:
-    """Return the advantages that training would use, computed by verl's code of the policy's estimator (imports verl).
+    """Return the advantages that training would use, computed by verl's code for the policy's estimator (imports verl).
 
     Raises:
-        DatasetError: they need more than rewards.
+        DatasetError: the advantages need more than rewards.
         MissingExtraError: verl is not installed.
         TrainingError: the estimator cannot be used.
     """
@@ -107,7 +107,7 @@ def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages
 
 
 def _needed_beyond_rewards(policy: PolicyConfig) -> str | None:
-    """Return which measurement of a model the policy's advantages are made of; None: they are made of rewards alone."""
+    """Return which measurement of a model the policy's advantages need besides rewards; None if they need none."""
     algorithm = policy.algorithm
     if policy.credit.needs_values:
         return f"a critic's values (credit scheme {policy.credit.scheme!r})"
@@ -165,7 +165,7 @@ def _require_one_temperature(samples: Sequence[Sample]) -> None:
     """Refuse samples whose log-probabilities TRL's trainer would compare with its own at another temperature.
 
     Raises:
-        DatasetError: they were sampled at several.
+        DatasetError: the samples have several temperatures.
     """
     temperatures = sorted({sample.temperature for sample in samples})
     if len(temperatures) > 1:
@@ -191,7 +191,7 @@ def write_demonstrations(found: Demonstrations, path: Path, form: Form, *, token
 
 
 def weights_of(found: Demonstrations, form: Form) -> tuple[str, ...]:
-    """Say what a reader has to know of the answers in conversations that are not to be imitated, if there are any."""
+    """Return what a reader must know about answers that must not be imitated; empty if conversations have none."""
     if form is not Form.MESSAGES:
         return ()
     made = chats.conversations(found.examples)

@@ -1,4 +1,4 @@
-"""Images and the like that samples refer to: which of them the sources have, and their bytes next to the file."""
+"""Images and other media that samples refer to: which of them the sources have, and their bytes next to the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from lightning_trainer.types import Media
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Where the bytes are to which prompts refer by their hash."""
+    """The sources of the bytes to which prompts refer by hash."""
 
     embedded: Mapping[str, bytes]
-    """Those that were in the spans of a file, by hash."""
+    """The bytes that were in the spans of a file, by hash."""
     stores: Sequence[StorePlace]
 
     def kept(self, media: Iterable[Media]) -> frozenset[str]:
-        """Return the addresses whose bytes are there.
+        """Return the addresses whose bytes a source has.
 
         Raises:
             StoreError: a store cannot be read.
@@ -33,7 +33,7 @@ class Images:
         return frozenset(f"{SCHEME}{digest}" for digest in found)
 
     def write(self, media: Iterable[Media], folder: Path) -> int:
-        """Write the bytes into a folder, each to a file that is named by its hash; return how many there are.
+        """Write the bytes into a folder, each to a file that is named by their hash; return how many files there are.
 
         Raises:
             DatasetError: the folder cannot be written to.

@@ -1,4 +1,4 @@
-"""Recorded spans as what datasets are made of: calls, attempts, rewards and, if requested, words."""
+"""Recorded spans, read into the parts of datasets: calls, attempts, rewards and, if requested, words."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Recording:
 
     calls: tuple[Call, ...]
     attempts: tuple[Attempt, ...]
-    """Attempts, including those of which only a part is here: they count as running, except Agent Lightning's, whose
+    """Attempts, including those of which only a part was read: they count as running, except Agent Lightning's, whose
     spans never mark an end."""
     evaluations: tuple[Evaluation, ...]
     span_parents: Mapping[str, str]
@@ -34,18 +34,18 @@ class Recording:
     """By call id; empty unless requested."""
     problems: tuple[str, ...] = ()
     edits: tuple[Entry, ...] = ()
-    """Edited answers, and what takes feedback back, oldest first; empty unless words were requested."""
+    """Edited answers, and entries that take feedback back, oldest first; empty unless words were requested."""
     outer_traces: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The attempts that were made in a trace of the program's own (Langfuse's, say), by which edits may name them."""
+    """The attempts made in traces of the program's own (such as Langfuse's), by trace id: edits may name them by it."""
     embedded: Mapping[str, bytes] = field(default_factory=dict)
-    """Images and the like that the spans of a file carried themselves, by hash."""
+    """Images and other media that the spans of a file contained, by hash."""
 
 
 def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Recording:
     """Read spans of any number of traces, in any order, repeated or not.
 
     Args:
-        with_words: also read what was said, which doubles the time.
+        with_words: also read the words, which doubles the time.
     """
     reading = read_spans(spans)
     attempts = {attempt.attempt_id: attempt for attempt in reading.attempts}
@@ -67,7 +67,7 @@ def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Record
 
 
 def _outer_traces(spans: Sequence[Span]) -> dict[str, frozenset[str]]:
-    """Return the attempts of each trace that spans of theirs name as the one around them, as the store notes them."""
+    """Return, by trace id, the attempts whose spans name that trace as the one around them, as the store does."""
     found: dict[str, set[str]] = defaultdict(set)
     for span in spans:
         outer, attempt_id = outer_of(span), span.attributes.get(semconv.ATTEMPT_ID)
@@ -79,7 +79,7 @@ def _outer_traces(spans: Sequence[Span]) -> dict[str, frozenset[str]]:
 def _exported_attempts(spans: Sequence[Span], reading: Reading, known: Mapping[str, Attempt]) -> dict[str, Attempt]:
     """Return the attempts of calls and rewards that only Agent Lightning's exporter names.
 
-    Nothing marks their end or says how they ended: what was recorded counts as all of it.
+    Nothing marks their end or says how they ended: what was recorded of them counts as complete.
     """
     named = {one.attempt_id for one in (*reading.calls, *reading.evaluations)} - known.keys()
     parts: dict[tuple[str, str], list[Span]] = defaultdict(list)

@@ -13,7 +13,7 @@ from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
 
 _LARGEST_ID = 2**31 - 1
-"""Token ids are stored in four bytes each, signed as everywhere."""
+"""Token ids are stored as signed integers of four bytes."""
 _LARGEST_VERSION = 2**63 - 1
 
 
@@ -21,43 +21,44 @@ _LARGEST_VERSION = 2**63 - 1
 class RecordedCall:
     """One answer of the policy to one prompt, with the ids that the engine saw and sampled.
 
-    Ids and log-probabilities may be any sequence of numbers: a list, a tuple, or what has ``tolist`` (NumPy, PyTorch).
+    Ids and log-probabilities may be any sequence of numbers: a list, a tuple, or an array with ``tolist`` (of NumPy or
+    PyTorch).
     """
 
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
     logprobs: Sequence[float] | None
-    """Of the sampled ids, under the policy that sampled them at ``temperature``, in nats. None: unknown, so the call is
-    not trained."""
+    """Log-probabilities of the sampled ids under the policy that sampled them at ``temperature``, in nats. None:
+    unknown, so the call is not trained."""
     attempt: str
     """The attempt that the call is part of. Give an attempt's calls in the order in which they happened."""
     group: str
-    """Attempts at the same task, which are compared with each other."""
+    """The group of the attempt: attempts at the same task, which are compared with each other."""
     agent: str = "agent"
     reward: float | None = None
-    """Reward of this call alone. None: nothing scored it, which is not zero."""
+    """Reward of this call alone. None: nothing scored it, which is not the same as zero."""
     attempt_reward: float | None = None
-    """Reward of the whole attempt; on one of its calls, or the same on several."""
+    """Reward of the whole attempt; given on one of its calls, or equal on several."""
     policy_version: int = 0
     temperature: float = 1.0
     shaping: Shaping | None = None
     """Bias and penalties that ``logprobs`` include; None: none."""
     support: Support | None = None
-    """What each token of the response was drawn from (a grammar, top_p ...); None: all of the vocabulary."""
+    """The tokens from which each one of the response was drawn (a grammar, top_p ...); None: all of the vocabulary."""
     routed_experts: RoutedExperts | None = None
-    """Which experts of a mixture prompt and response went through; None: not known."""
+    """The experts of a mixture that prompt and response went through; None: not known."""
     finish_reason: str | None = None
     complete: bool = True
     """False if the answer was cut off before the engine was done."""
     call_id: str | None = None
-    """None: it is made from the position. Two calls with one id are one call that was recorded twice."""
+    """None: the id is made from the position. Two calls with one id are one call that was recorded twice."""
 
 
 def checked(record: RecordedCall | Mapping[str, Any], where: str) -> RecordedCall:
     """Return the record with plain numbers and tuples in it.
 
     Args:
-        where: what messages call it.
+        where: the record's name in messages.
 
     Raises:
         MalformedCallError: a key is missing or unknown, or a field has a value that is not allowed.
@@ -220,7 +221,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """The number as a float; None if it is not a number; infinity if it is too large for a float."""
+    """Return the number as a float; None if it is not a number; infinity if it is too large for a float."""
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, Real):

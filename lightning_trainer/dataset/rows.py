@@ -61,7 +61,7 @@ def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
 
 
 def sample_of(row: Mapping[str, Any]) -> Sample:
-    """Read what :func:`sample_row` wrote.
+    """Read a sample that :func:`sample_row` wrote.
 
     Raises:
         DatasetError: a column is missing, or the row is not a sample (its lengths differ ...).
@@ -95,7 +95,7 @@ def _shaping_row(shaping: Shaping) -> Row:
 
 
 def _segment_of(row: Mapping[str, Any]) -> Segment:
-    """Bytes are text in JSON; files of version 0.1.0 have neither shaping nor support nor experts."""
+    """Read a segment: bytes are text in JSON; files of version 0.1.0 have neither shaping nor support nor experts."""
     shaping, support, experts = row.get("shaping"), row.get("support"), row.get("routed_experts")
     if shaping is not None:
         biases = tuple((entry["token_id"], entry["bias"]) for entry in shaping["logit_bias"])

@@ -1,7 +1,7 @@
-"""Which examples are imitated (supervised fine-tuning) and which are compared (preference learning, DPO).
+"""The choice of examples to imitate (supervised fine-tuning) and to compare (preference learning, DPO).
 
-An edited answer, what someone wanted an agent to say, is a demonstration and the better answer of a pair. It is text,
-so it has no token ids, and neither has its pair, even if those of the answer that it replaces are known.
+An edited answer, which is what someone wanted an agent to say, is a demonstration and the better answer of a pair. It
+is text, so neither it nor its pair has token ids, even if those of the answer that it replaces are known.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ def demonstrations(
         recording: read with its words.
         needs: what the output format requires of a call.
         min_reward: the least reward; None: rewards are ignored.
-        corrections: by the name of the reward, of judges whose errors are taken off.
+        corrections: corrections for the errors of judges, by the name of the reward.
     """
     ledger = ExampleLedger()
     found, problems = candidates(recording, policy, ledger, needs, failed_too=False, corrections=corrections)
@@ -77,7 +77,7 @@ def demonstrations(
         if _cut_off(example, needs):
             ledger.drop(call, Reason.TRUNCATED)
         elif min_reward is not None and (example.reward is None or example.reward < min_reward):
-            # A missing reward is missing: whether the call is good enough is not known.
+            # A missing reward is not a low one: whether the call is good enough is not known.
             without_reward += example.reward is None
             ledger.drop(call, Reason.NO_REWARD if example.reward is None else Reason.LOW_REWARD)
         else:
@@ -95,15 +95,15 @@ def preferences(
     corrections: Mapping[str, Correction] | None = None,
 ) -> Preferences:
     """Return the best and the worst answer to every prompt that was answered more than once, if they and their rewards
-    differ; and every edited answer with its edit.
+    differ; and every answer that was edited, with its edit.
 
-    Prompts are the same if they are equal to the last token, in attempts of one group: for an agent of several turns,
-    these are usually the first ones.
+    Prompts are the same if they are equal to the last token, in attempts of one group: for an agent with several turns,
+    these are usually the prompts of the first turns.
 
     Args:
         recording: read with its words.
         needs: what the output format requires of a call.
-        corrections: as of ``demonstrations``.
+        corrections: as for ``demonstrations``.
     """
     ledger = ExampleLedger()
     found, problems = candidates(recording, policy, ledger, needs, failed_too=True, corrections=corrections)
@@ -129,7 +129,7 @@ def preferences(
         worst = min(of_prompt, key=lambda scored: scored[0])
         whole = (scored for scored in of_prompt if not _cut_off(scored[2], needs))
         best = max(whole, key=lambda scored: scored[0], default=worst)
-        # Where every attempt began alike and ended differently, there is nothing to prefer here.
+        # If the attempts gave the same answer here and only later ended differently, there is nothing to prefer.
         differ = best[0] > worst[0] and not best[2].says_the_same(worst[2], needs)
         if differ:
             pairs.append(Pair(chosen=best[2], rejected=worst[2]))
@@ -144,8 +144,8 @@ def preferences(
 
 
 def _cut_off(example: Example, needs: Needs) -> bool:
-    """Whether a limit of tokens ended an answer that is written in words alone: readers close these with the end token,
-    and who imitates them learns to stop in the middle of a sentence."""
+    """Whether a token limit ended an answer that is written in words alone: readers close such answers with the end
+    token, so a policy that imitates them would learn to stop in the middle of a sentence."""
     return example.truncated and (needs is Needs.WORDS or example.fidelity is Fidelity.TEXT_ONLY)
 
 
@@ -156,14 +156,14 @@ class _Edits:
     without_ids: int
     """How many were left out because they have no ids."""
     without_example: int
-    """How many were left out because what they edit is."""
+    """How many were left out because the answer that they edit is left out."""
     of_others: int
     """How many were left out because another agent gave the answer."""
     of_nothing: int
     """How many were left out because they match no answer, or more than one."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
-        """Say what became of edited answers that are not examples."""
+        """Return sentences about the edited answers that are not examples."""
         said = []
         if self.without_ids:
             said.append(f"{self.without_ids} edited answers have no token ids and are left out; leave --tokens out")
@@ -187,7 +187,7 @@ def _edits(recording: Recording, policy: PolicyConfig, needs: Needs, calls: Sequ
     """Return the edits.
 
     Args:
-        calls: those that can be examples.
+        calls: the calls that can be examples.
     """
     kept = deduplicate(recording.calls).kept
     found, of_nothing = by_call(recording.edits, kept, recording.outer_traces)
@@ -200,23 +200,24 @@ def _edits(recording: Recording, policy: PolicyConfig, needs: Needs, calls: Sequ
 
 
 EDITED = "edit"
-"""Takes the place of the name of the model that answered."""
+"""Replaces the name of the model that answered."""
 
 
 def by_call(
     edits: Iterable[Entry], calls: Iterable[Call], outer_traces: Mapping[str, Collection[str]]
 ) -> tuple[Mapping[str, str], int]:
-    """Return the newest edit of each call's answer, by call id, and how many are of no call, or of none for certain.
+    """Return the newest edit of each call's answer, by call id, and how many edits match no call, or more than one.
 
     An edit that does not name a response replaces the attempt's last answer, whichever agent gave it. If several calls
-    have the response id that it names, it replaces the one in the attempt or rollout that it names; if that does not
-    tell which, none.
+    have the response id that an edit names, it replaces the answer in the attempt or rollout that it names; if that
+    does not tell which, it replaces none.
 
     Args:
-        edits: oldest first, with what takes feedback back: a score of Langfuse's, whose words share a trace; else, with
-            a response, what its source said of it; else all that it said of the attempt.
-        calls: all that were recorded, of all agents, whether or not they can be examples.
-        outer_traces: the attempts that were made in a trace of the program's own.
+        edits: oldest first, including entries that take feedback back. Such an entry takes back the score with its
+            trace id, source and name, if there is one (a score of Langfuse's); otherwise what its source said under its
+            name about the response that it names, or about the whole attempt if it names none.
+        calls: all recorded calls of all agents, whether or not they can be examples.
+        outer_traces: the attempts that were made in a trace of the program's own, by trace id.
     """
     about: dict[tuple[str, str], list[Call]] = {}
     for call in sorted(calls, key=attrgetter("start_ns", "call_id")):
@@ -246,13 +247,14 @@ def by_call(
 
 
 _KINDS = ("response_id", "attempt_id", "trace_id", "rollout_id")
-"""What feedback can name, the most exact first."""
+"""The kinds of names that feedback can give, the most exact first."""
 
 
 def _named(subject: Subject, about: Mapping[tuple[str, str], list[Call]]) -> list[Call]:
-    """Return the calls that the most exact name is of, oldest first; none if it is a response id or a trace of several.
+    """Return the calls of the subject's most exact name, oldest first; none if that is a response id of several calls.
 
-    A trace that says nothing of the rollout named beside it is passed over, as in the store.
+    A trace is passed over, as in the store, if it has calls of several attempts, or no call of the rollout that is
+    named together with it.
     """
     for kind in _KINDS:
         if (name := getattr(subject, kind)) is None:

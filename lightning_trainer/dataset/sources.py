@@ -1,4 +1,4 @@
-"""Where spans come from: a file of OTLP JSON lines, plain or gzip, or a daemon's store. The first bytes say which."""
+"""The sources of spans: a file of OTLP JSON lines, plain or gzip, or a daemon's store. The first bytes tell which."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def read_source(
         watch: gets the opened file and returns a file to read in its place (to show progress).
 
     Raises:
-        MalformedTelemetryError: the source cannot be opened, or is neither.
+        MalformedTelemetryError: the source cannot be opened, or is neither of these.
         StoreError: it is a store that cannot be read.
     """
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Our own agent for any environment: the conversation goes to an OpenAI endpoint, the answer to the environment.
+"""Our own agent for any environment: it sends the conversation to an OpenAI endpoint and the answer to the environment.
 
 It is an ordinary program with the ``openai`` client: its calls go through the gateway and are captured like any other
 agent's.
@@ -40,28 +40,28 @@ _RETRIES = 2
 _RETRY_S = 1.0
 """The gateway's ``Retry-After``."""
 _TOO_LONG = ("context_length_exceeded", "maximum context length", "maximum model length")
-"""One of these is in an error about a conversation that is too long for the model: OpenAI's, or one of vLLM's two."""
+"""One of these is in the error about a conversation that is too long for the model: OpenAI's, or one of vLLM's two."""
 
 _log = logging.getLogger(__name__)
 
 
 class ChatAgent:
-    """Plays a session with one model.
+    """An agent that plays a session with one model.
 
     Args:
-        model: its name at the endpoint: the policy's.
-        name: the agent's, by which a policy claims it; the model's when absent.
-        base_url: of an OpenAI-compatible endpoint; ``OPENAI_BASE_URL`` when absent.
-        tls: returns what the endpoint's certificate is verified with; by default openai's own settings decide.
-        temperature: in training; evaluations and baselines take the most likely answer.
-        max_tokens: of one answer.
+        model: the model's name at the endpoint, which is the policy's name.
+        name: the agent's name, by which a policy claims its calls; the model's name when absent.
+        base_url: the URL of an OpenAI-compatible endpoint; ``OPENAI_BASE_URL`` when absent.
+        tls: returns the context that verifies the endpoint's certificate; None: openai's own settings decide.
+        temperature: the temperature in training; evaluations and baselines take the most likely answer.
+        max_tokens: limit of one answer.
         max_turns: how many turns it takes before it gives up; fewer if the conversation fills the model's context.
         history: how many earlier turns the model is shown; all when absent. With 0, every observation starts a new
-            conversation, which is enough if it says everything. Turns with tools are always shown.
+            conversation, which is enough if each observation says everything. With tools, all turns are shown.
         instructions: the system message, in place of the environment's own.
         examples: messages between the system message and the task, for a model that needs examples.
         images: whether the model gets the observations' pictures. Turn it off for a policy that reads only text; the
-            pictures are then recorded with the attempt, as the result of a tool, for people who look at it.
+            pictures are then recorded with the attempt, as the result of a tool, for people who look at the attempt.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ChatAgent:
                     try:
                         reply, response_id = self._reply(messages, session)
                     except self._openai.BadRequestError as error:
-                        # Without a turn there is nothing to keep: the task itself is too long for this model.
+                        # Before the first turn there is nothing to keep: the task itself is too long for this model.
                         if session.turns == 0 or not any(words in f"{error.code} {error}" for words in _TOO_LONG):
                             raise
                         self._say_full(session, error)
@@ -180,7 +180,8 @@ class ChatAgent:
         return reply, answer.id
 
     def _asked(self, request: dict[str, Any], session: Session) -> Any:
-        """Return the model's answer; a call that fails on the way is made again while the attempt has time."""
+        """Return the model's answer; a call that fails on the way is repeated, at most ``_RETRIES`` times and only
+        while the attempt has time."""
         openai = self._openai
         on_the_way = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
         for left in range(_RETRIES, -1, -1):
@@ -194,14 +195,14 @@ class ChatAgent:
                 time.sleep(_RETRY_S)
 
     def _client(self) -> OpenAI:
-        """Return the client of all attempts: another one only once the endpoint is verified with something else."""
+        """Return the client that all attempts share, and make another one only if ``tls`` returns another context."""
         tls = self._tls()
         client = self._clients.get(tls)
         if client is None:
             client = self._openai.OpenAI(
                 base_url=self._base_url,
                 api_key=self._api_key,
-                max_retries=0,  # each of openai's own would have the whole time that was left for the first
+                max_retries=0,  # each of openai's own retries would get all of the time that was left for the first try
                 http_client=self._openai.DefaultHttpxClient(
                     verify=True if tls is None else tls,
                     trust_env=self._base_url is None or not on_this_machine(self._base_url),
@@ -212,7 +213,7 @@ class ChatAgent:
 
 
 def _sendable(text: str) -> str:
-    """Return the text with a question mark for each half of a surrogate pair: code may print one, no API takes it."""
+    """Return the text with a question mark in place of each surrogate: code may print one, and no API accepts it."""
     return text.encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""How an environment can fail an attempt: one exception per way, and none of them ends the run."""
+"""The ways in which an environment can fail an attempt: one exception for each, and none of them ends the run."""
 
 from lightning_trainer.errors import ConfigError, LightningError
 
@@ -8,23 +8,23 @@ class EnvironmentFailedError(LightningError, RuntimeError):
 
 
 class EnvironmentDiedError(EnvironmentFailedError):
-    """Its process ended; the message has the exit status or signal, and its last output."""
+    """The environment's process ended; the message has its exit status or signal, and its last output."""
 
 
 class EnvironmentTimeoutError(EnvironmentFailedError, TimeoutError):
-    """It did not answer in time and was killed."""
+    """The environment did not answer in time and was killed."""
 
 
 class EnvironmentNonsenseError(EnvironmentFailedError, ValueError):
-    """Its answer does not follow the protocol, or is longer than allowed."""
+    """The environment's answer does not follow the protocol, or is longer than allowed."""
 
 
 class EnvironmentOutOfMemoryError(EnvironmentFailedError, MemoryError):
-    """It, including the processes that it started, used more memory than allowed and was killed."""
+    """The environment, with the processes that it started, used more memory than allowed and was killed."""
 
 
 class EnvironmentRaisedError(EnvironmentFailedError):
-    """Its own code raised; the message names the exception and the line."""
+    """The environment's own code raised; the message names the exception and the line."""
 
 
 class UnknownEnvironmentError(ConfigError):

@@ -1,4 +1,4 @@
-"""The resources that an environment may use before it counts as broken, and what ``lightning.toml`` says of them."""
+"""The resources that an environment may use before it counts as broken, and how ``lightning.toml`` sets them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,11 @@ class Limits:
     """Limits of an environment, with the defaults of ``[environments]`` in ``lightning.toml``."""
 
     start_timeout_s: float = 60.0
-    """Time until its process has imported everything."""
+    """Time until the environment's process has imported everything."""
     reset_timeout_s: float = 30.0
     step_timeout_s: float = 5.0
     memory_mib: int = 2048
-    """Memory of its process and everything it starts, together."""
+    """Memory of the environment's process and of everything that it starts, together."""
     message_kib: int = 1024
     """Size of one observation or action."""
 
@@ -25,7 +25,7 @@ def environment_settings(config: Path | None = None, folder: Path | None = None)
     """Return ``[environments]`` of the named configuration, or of the one in this folder, else the defaults.
 
     Args:
-        folder: of the interpreters, in place of the configuration's.
+        folder: the folder of the interpreters, in place of the configured one.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -35,5 +35,5 @@ def environment_settings(config: Path | None = None, folder: Path | None = None)
 
 
 def limits_of(settings: EnvironmentsConfig) -> Limits:
-    """Return the section's limits: all of its settings but ``folder``."""
+    """Return the section's limits: all of its settings except ``folder``."""
     return Limits(**settings.model_dump(exclude={"folder"}))

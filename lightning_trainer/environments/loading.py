@@ -1,4 +1,4 @@
-"""A user's Python file: its module, and its digest; also in the interpreters of third-party environments."""
+"""The module and the digest of a user's Python file; also used in the interpreters of third-party environments."""
 
 from __future__ import annotations
 

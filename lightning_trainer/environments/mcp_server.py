@@ -54,7 +54,7 @@ class McpServer:
         timeout_s: limit of the start, and of each call.
 
     Raises:
-        McpServerError: it does not start, or is not an MCP server.
+        McpServerError: the command does not start, or is not an MCP server.
     """
 
     def __init__(self, command: Sequence[str], *, timeout_s: float = 30.0) -> None:
@@ -79,14 +79,14 @@ class McpServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it was there when it was last heard of."""
+        """Whether the server was connected when it was last heard from."""
         return self._thread.is_alive() and self._session is not None
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
-        """Call a tool. A refusal by the server is a result that says so.
+        """Call a tool. If the server refuses, the result says so.
 
         Raises:
-            McpServerError: it did not answer in time, or is gone.
+            McpServerError: the server did not answer in time, or is gone.
         """
         result = None
         if self.alive:
@@ -146,9 +146,9 @@ class McpServer:
                 self._stderr = (self._stderr + piece)[-_KEPT_OF_STDERR:]
 
     def _last_words(self) -> str:
-        """Return the last line that it wrote to its standard error, as the end of a sentence."""
+        """Return the last line that the server wrote to its standard error, as the end of a sentence."""
         if self._hearing is not None:
-            self._hearing.join(1.0)  # it ends with the server, unless that left something running
+            self._hearing.join(1.0)  # the thread ends with the server, unless the server left something running
         lines = [line.strip() for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
         return f"; it last said: {lines[-1][:300]}" if lines else ""
 
@@ -212,7 +212,7 @@ class McpServer:
             said = (await session.call_tool(name, arguments)).model_dump(by_alias=True)
         except Exception as error:  # an unknown tool, arguments that its schema does not allow, or a lost connection
             try:
-                await session.list_tools()  # it could do that when it started
+                await session.list_tools()  # this worked when the server started: if it fails, the server is gone
             except Exception:
                 return None
             return McpResult(f"error: {error}", True)
@@ -229,7 +229,7 @@ class McpServer:
 
 
 def _text(part: Mapping[str, Any]) -> str:
-    """Return a part of a result for the model: its text, or that of a resource, else what kind of part it is."""
+    """Return a part of a result for the model: its text, its resource's text, or its URI; else its type in brackets."""
     resource = part.get("resource") or {}
     text = part.get("text", resource.get("text", part.get("uri")))
     return f"[{part.get('type')}]" if text is None else str(text)

@@ -25,7 +25,7 @@ HELD_OUT = "held-out"
 SPLITS = (TRAIN, HELD_OUT)
 _OWN_REWARD = "reward"
 _HELD_OUT_SHARE = 4
-"""One in this many tasks, told apart by their content, is held out."""
+"""One in this many tasks is held out; a digest of a task's content decides."""
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Step:
 
     observation: Observation
     reward: float | None
-    """For this step only; None: nothing scored it, which is not zero."""
+    """For this step only; None: nothing scored it, which is not the same as zero."""
     done: bool
     rewards: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Further rewards of this step by name; the attempt gets the sum of each over its steps."""
@@ -98,12 +98,12 @@ Stepped: TypeAlias = Step | tuple[Observation | str, float | None, bool]
 
 @dataclass(frozen=True)
 class Task:
-    """The start of an attempt. ``id`` is equal exactly if all other fields are."""
+    """The start of an attempt. ``id`` consists of the environment, its version, and the name, else split and seed."""
 
     environment: str
     """Name, variant and options, as in ``frozenlake:4x4?slippery=true``."""
     version: str
-    """Version of the environment's rules: another version makes another task."""
+    """Version of the environment's rules: another version makes it another task."""
     split: str = TRAIN
     """``train`` or ``held-out``; an environment must not give both the same content."""
     seed: int = 0
@@ -118,7 +118,7 @@ class Task:
 
     @property
     def input(self) -> Mapping[str, Any] | None:
-        """Return what is recorded as the rollout's input: the whole object of a task from a file."""
+        """Return the input to record for the rollout: the whole object of a task from a file, else None."""
         return None if self.name is None else dict(self.fields)
 
     def random(self, *more: object) -> random.Random:
@@ -129,7 +129,7 @@ class Task:
     def of_split(self, candidates: Any, content: Any = repr, *, patience: int = 10_000) -> Any:
         """Return the first candidate whose content belongs to this task's split.
 
-        A digest of the content decides, so no content used in training is held out, whatever the seeds are.
+        A digest of the content decides the split, so no content used in training is held out, whatever the seeds are.
 
         Args:
             candidates: generated one after the other, in an order that the seed determines.
@@ -145,7 +145,7 @@ class Task:
 
 
 def is_held_out(content: str) -> bool:
-    """Whether a task with this content is held out: its digest decides, so the same everywhere and forever."""
+    """Whether a task with this content is held out: its digest decides, always and everywhere the same way."""
     return hashlib.sha256(content.encode(errors="surrogatepass")).digest()[0] % _HELD_OUT_SHARE == 0
 
 
@@ -156,7 +156,7 @@ def both_splits(contents: Iterable[str]) -> bool:
 
 
 def nothing_held_out(environment: str) -> str:
-    """Return the sentence about an environment with ``holds_out = False``."""
+    """Return a sentence for readers of the score of an environment with ``holds_out = False``."""
     return (
         f"{environment} has too few different openings to hold any out: its held-out tasks start where training "
         "starts, so their score is not a held-out one"
@@ -169,8 +169,8 @@ class Environment(Protocol):
 
     It may also have ``version`` (text; by default the digest of its file), ``size(split)`` (the number of tasks; by
     default one for every seed), ``holds_out`` (False: it has too few different openings to hold any out; by default
-    True), and ``close()``, which is called when it is not used again, unless its process is killed. The arguments of
-    its constructor are the variant, if it takes one, and the options.
+    True), and ``close()``, which is called when the environment is no longer used, unless its process is killed. The
+    arguments of its constructor are the variant, if it takes one, and the options.
     """
 
     def reset(self, task: Task) -> Observation | str:
@@ -203,7 +203,7 @@ def as_step(value: object) -> Step:
             f"step() returned {_shown(value)}; it must be three: observation, reward and whether the attempt is done"
         )
     observation, reward, done = value
-    if type(done).__name__ not in ("bool", "bool_"):  # numpy's as well
+    if type(done).__name__ not in ("bool", "bool_"):  # bool_ is numpy's
         raise EnvironmentNonsenseError(f"step() says that done is {_shown(done)}; it must be True or False")
     return Step(as_observation(observation), as_reward(reward), bool(done), _named_rewards(named))
 
@@ -308,7 +308,7 @@ def _optional_text(value: object) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of the value's ``repr``, which is the environment's code and may fail."""
+    """Return the beginning of the value's ``repr``, which runs the environment's code and may fail."""
     try:
         text = repr(value)
     except Exception as error:

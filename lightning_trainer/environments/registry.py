@@ -33,17 +33,17 @@ class Known:
     """One of our adapters."""
 
     adapter: str
-    """Module in ``adapters``, and class."""
+    """``module:Class``, where the module is in ``adapters``."""
     about: str
     interpreter: str | None = None
     """The folder of its interpreter; None: it runs in ours."""
     requirements: tuple[str, ...] = ()
     reset_timeout_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0
-    """By its options: overrides the configured limit for an environment whose reset takes longer by design."""
+    """From the options, the least time limit of a reset, for an environment whose reset takes longer by design."""
     step_timeout_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0
     """The same for a step."""
     from_file: bool = False
-    """Whether it reads the fields of a task from a file; the others make their tasks from seeds."""
+    """Whether the environment reads the fields of a task from a file; the others make their tasks from seeds."""
 
 
 _GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
@@ -123,12 +123,16 @@ KNOWN: Mapping[str, Known] = {
 
 
 def packaged() -> dict[str, EntryPoint]:
-    """Return the environments of installed packages by their names: the entry points of ``_GROUP``."""
+    """Return the environments of installed packages by name: the entry points of ``_GROUP``."""
     return {point.name: point for point in entry_points(group=_GROUP)}
 
 
 def check_system() -> None:
-    """Raises ConfigError: this is Windows, where no environment can have a process of its own."""
+    """Refuse Windows, where no environment can have a process of its own.
+
+    Raises:
+        ConfigError: this is Windows.
+    """
     if sys.platform == "win32":
         raise ConfigError(
             "environments with processes of their own need Linux or macOS: use WSL, or a class or function of your own "
@@ -187,7 +191,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
 
 
 def check_file_task(environment: str, task: str) -> None:
-    """Refuse a task from a file, by its name, where it would be the same task as every other line.
+    """Refuse a task from a file if the environment does not read such tasks: every line would be the same task.
 
     Raises:
         ConfigError: the environment makes its tasks from seeds.
@@ -213,7 +217,7 @@ def interpreter_of(name: str, folder: Path) -> Path:
 
 
 def _of_users(spec: EnvironmentSpec, module: str, attribute: str, python: str | None) -> Launch:
-    digest = ""  # of an installed module its own interpreter knows the file
+    digest = ""  # only its own interpreter knows the file of an installed module
     if module.endswith(".py"):
         path = Path(module).absolute()
         try:
@@ -235,7 +239,7 @@ def _of_users(spec: EnvironmentSpec, module: str, attribute: str, python: str | 
 _USERS = re.compile(
     r"(?P<name>.+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)+):(?P<attribute>[^\W\d]\w*)(?::(?P<variant>.*))?", re.DOTALL
 )
-"""A class or a function in a file, or in a module of a package."""
+"""The name of a class or a function in a file, or in a module of a package."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +251,7 @@ class EnvironmentSpec:
     name: str
     """``frozenlake``, or the file or module of a user's environment."""
     attribute: str | None = None
-    """The class in that file or module, or the reward function."""
+    """The class or the reward function in that file or module."""
     variant: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 

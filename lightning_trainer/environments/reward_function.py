@@ -1,8 +1,8 @@
 """A function that scores an answer, as an environment of one turn: ``rewards.py:compute_score``, tasks from a file.
 
-What it is given follows from the names of its parameters, which are those of verl (``solution_str``, ``ground_truth``),
-TRL (``completions``, and columns), and OpenAI's graders (``sample``, ``item``). This module needs only the standard
-library.
+The names of the function's parameters decide what it is given; they are those of verl (``solution_str``,
+``ground_truth``), TRL (``completions``, and columns), and OpenAI's graders (``sample``, ``item``). This module needs
+only the standard library.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ANSWERS = ("solution_str", "completions", "sample")
 
 
 class Score(NamedTuple):
-    """What a function said of an answer."""
+    """A function's verdict on an answer."""
 
     value: float | None
-    """None: it did not score it."""
+    """None: the function did not score the answer."""
     others: Mapping[str, float]
     """Further numbers by name."""
     reason: str
@@ -50,15 +50,15 @@ def score(
     answer: str,
     options: Mapping[str, Any] | None = None,
 ) -> Score:
-    """Call a reward function with what its parameters name, and return what it says.
+    """Call a reward function with the values that its parameters name, and return its verdict.
 
     Args:
         fields: the task, a row of a dataset.
-        prompt: what was asked; messages make TRL's completions messages, too.
+        prompt: the question; if it is messages, TRL's completions are messages, too.
         options: further arguments, such as verl's ``reward_kwargs``.
 
     Raises:
-        ValueError: the task lacks what a parameter names, or what the function returned is not a reward.
+        ValueError: the task lacks a field that a parameter names, or the function did not return a reward.
     """
     name = function.__name__
     returned = function(**_arguments(function, fields, prompt, answer, options or {}))
@@ -93,7 +93,7 @@ class RewardFunction:
         options: further arguments of the function.
 
     Raises:
-        TypeError: it does not take the answer, or not one of the options.
+        TypeError: the function does not take the answer, or does not take one of the options.
     """
 
     def __init__(self, function: Callable[..., Any], /, **options: Any) -> None:
@@ -111,7 +111,7 @@ class RewardFunction:
         self.version = digest_of(Path(source)) if source else "0"
 
     def size(self, split: str) -> int:
-        return 0  # all of its tasks are given
+        return 0  # it makes no tasks of its own: all are given
 
     def reset(self, task: Task) -> Observation:
         self._fields = task.fields
@@ -160,7 +160,7 @@ def _arguments(
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    if sys.version_info >= (3, 14):  # annotations are evaluated when they are read, and may name what is not imported
+    if sys.version_info >= (3, 14):  # annotations are evaluated when read, and may use names that are not imported
         from annotationlib import Format
 
         return inspect.signature(function, annotation_format=Format.STRING).parameters
@@ -168,7 +168,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _is_trls(function: Callable[..., Any]) -> bool:
-    """Whether it scores several completions at once, whose columns are lists."""
+    """Whether the function is TRL's kind: it scores several completions at once, and columns are lists."""
     return not _parameters(function).keys().isdisjoint(_OF_TRL)
 
 
@@ -188,7 +188,7 @@ def _json(text: str) -> Any:
 
 
 def _numbers(said: Mapping[str, Any]) -> dict[str, float]:
-    """Return what else an object says in numbers; ``reward`` is the name of the score itself."""
+    """Return the other numbers in an object by name, without ``reward``, which is the name of the score itself."""
     return {
         name: float(value)
         for name, value in said.items()

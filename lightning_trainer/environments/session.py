@@ -46,16 +46,16 @@ class InProcess:
         return as_step(self._environment.step(action))
 
     def sizes(self) -> dict[str, int] | None:
-        """Return the number of tasks of each split, if it says so."""
+        """Return the number of tasks of each split; None if the environment does not say."""
         size: Any = getattr(self._environment, "size", None)
         return {split: operator.index(size(split)) for split in SPLITS} if callable(size) else None  # pyright: ignore
 
     def holds_out(self) -> bool:
-        """Return whether it has openings of held-out tasks alone."""
+        """Whether the environment keeps some openings for held-out tasks alone."""
         return bool(getattr(self._environment, "holds_out", True))
 
     def close(self) -> None:
-        """Close the environment, if it can be; a failure to do so changes nothing about its attempt."""
+        """Close the environment, if it has a ``close``; an error in that changes nothing about the attempt."""
         close = getattr(self._environment, "close", None)
         if not callable(close):
             return
@@ -85,9 +85,9 @@ class Session:
         self.rewards: list[float | None] = []
         """One per step, in order."""
         self.named_rewards: dict[str, float] = {}
-        """The sum over the steps of each reward that has a name of its own."""
+        """For each reward that has a name of its own, the sum over the steps."""
         self.failure: Exception | None = None
-        """What ended the attempt, even if the agent handled the exception."""
+        """The exception that ended the attempt, even if the agent handled it."""
 
     @property
     def reward(self) -> float | None:
@@ -111,7 +111,7 @@ class Session:
         """Act, and return the environment's answer.
 
         Raises:
-            EnvironmentFailedError: it failed, or the attempt's time is over.
+            EnvironmentFailedError: the environment failed, or the attempt's time is over.
             RuntimeError: the attempt is done.
         """
         if self.done:
@@ -122,7 +122,7 @@ class Session:
             raise self.failure
         try:
             stepped = self._environment.step(action)
-        except Exception as error:  # in our process, the environment's own
+        except Exception as error:  # from an environment in our process, its own exception
             self.failure = error
             raise
         self.turns += 1

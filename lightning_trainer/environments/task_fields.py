@@ -1,4 +1,4 @@
-"""What rows of datasets hold: a field by its name, the right answer, and the prompt, which is a first observation.
+"""Reading rows of datasets: a field by its name, the right answer, and the prompt, which becomes a first observation.
 
 The names are those of verl's, TRL's, SkyRL's and OpenAI's rows. This module needs only the standard library: it is also
 imported in the interpreters of third-party environments.
@@ -24,7 +24,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def field_of(fields: Mapping[str, Any], name: str, missing: Any = None) -> Any:
-    """Return a field, or one inside of another as ``extra_info.level``; a field of just that name comes first."""
+    """Return a field, or one inside another, as in ``extra_info.level``; a field with exactly that name comes first."""
     if name in fields:
         return fields[name]
     outer, _, inner = name.partition(".")
@@ -33,10 +33,10 @@ def field_of(fields: Mapping[str, Any], name: str, missing: Any = None) -> Any:
 
 
 def stable_form(value: Any) -> Any:
-    """Return what stands for a value that is not JSON (``default`` of ``json.dumps``), the same in every process.
+    """Return a substitute for a value that is not JSON (``default`` of ``json.dumps``), the same in every process.
 
-    Sets are sorted, arrays are lists, and pictures have a digest of their pixels. Anything else is its text, without
-    addresses: that of an object whose text says nothing else is its type's name.
+    Sets are sorted, arrays become lists, and pictures get a digest of their pixels. Anything else becomes its text
+    without memory addresses, so an object with Python's default text is reduced to its type's name.
     """
     if isinstance(value, set | frozenset):
         return sorted(value, key=lambda one: json.dumps(one, sort_keys=True, default=stable_form))
@@ -49,17 +49,17 @@ def stable_form(value: Any) -> Any:
 
 
 def truth_of(fields: Mapping[str, Any]) -> Any:
-    """Return the right answer, from verl's and SkyRL's places for it; None if there is none."""
+    """Return the right answer, from where verl and SkyRL keep it; None if there is none."""
     return next((truth for name in _TRUTHS if (truth := field_of(fields, name)) is not None), None)
 
 
 def prompt_of(fields: Mapping[str, Any]) -> Prompt | None:
-    """Return what the model is asked, text or chat messages; None if the row does not say.
+    """Return the model's prompt, text or chat messages; None if the row has none.
 
-    ``messages`` may go on to the answer, as in demonstrations; the model must not see it.
+    ``messages`` may continue with the answer, as in demonstrations; the model must not see it.
 
     Raises:
-        ValueError: it is neither text nor messages.
+        ValueError: the prompt is neither text nor messages.
     """
     name = next((name for name in PROMPTS if fields.get(name)), None)
     if name is None:
@@ -76,7 +76,7 @@ def prompt_of(fields: Mapping[str, Any]) -> Prompt | None:
 
 
 def observation_of(prompt: Prompt) -> Observation:
-    """Return a prompt as the first observation: what the system says are its instructions."""
+    """Return a prompt as the first observation; its system messages become the instructions."""
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     system = [text_of(message) for message in messages if message["role"] in _SYSTEM]
     said = [message for message in messages if message["role"] not in _SYSTEM]
@@ -84,7 +84,7 @@ def observation_of(prompt: Prompt) -> Observation:
 
 
 def shown(messages: Sequence[Message]) -> str:
-    """Return messages as one text, with their roles if others than the user's are among them, such as examples."""
+    """Return messages as one text, with their roles unless all are the user's, as with examples."""
     if all(message["role"] == "user" for message in messages):
         return "\n\n".join(map(text_of, messages))
     return "\n\n".join(f"{message['role']}: {text_of(message)}" for message in messages)

@@ -1,6 +1,6 @@
-"""What is asked about rollouts, and the answer: one explanation, the first line of each of several, or the newest ones.
+"""A question about rollouts and its answer: one explanation, the first line of each of several, or the newest ones.
 
-The command asks a store or files, and a daemon is asked for its store's.
+The command reads a store or files for the answer, a daemon its own store.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ class Question:
     """What ``explain`` was asked. Lists the newest rollouts if neither a name nor ``last`` is given."""
 
     rollout: str | None = None
-    """Id of a rollout, attempt or task, its beginning, or a pattern."""
+    """Id of a rollout, attempt or task, the beginning of one, or a pattern."""
     last: bool = False
     policy: str | None = None
-    """Explain for this one of several policies, and list its rollouts; None: each rollout for its own."""
+    """Explain rollouts for this one of several policies, and list only its rollouts; None: each for its own policy."""
     agent: str | None = None
-    """Name or pattern: only rollouts in which it spoke."""
+    """Name or pattern: only rollouts in which such an agent made a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Answer:
     """Why the list is empty."""
     explained: Sequence[Explanation | Unexplained] = ()
     left_out: int = 0
-    """Older ones of that name, which are not explained."""
+    """Number of older rollouts of that name, which are not explained."""
     problems: Sequence[str] = ()
-    """What of the files was left out."""
+    """What was left out of the files."""
 
     def document(self) -> dict[str, Any]:
         """Return everything as a JSON-able value."""
@@ -71,11 +71,11 @@ def answer(
     """Return what the question asks for.
 
     Args:
-        place: for sentences: what is read.
-        problems: what was left out of files that are read in place of a store; None: it is a store.
+        place: name of what is read, for sentences.
+        problems: what was left out of the files that are read in place of a store; None: a store is read.
 
     Raises:
-        LightningError: there is no such rollout or policy, or the configuration cannot explain the only one.
+        LightningError: there is no such rollout or policy, or the configuration cannot explain the only such rollout.
     """
     policy = None if question.policy is None else config.named_policy(question.policy)
     only = policy if len(config.policy) > 1 else None
@@ -93,7 +93,7 @@ def answer(
 
 
 def _explained(explainer: Explainer, rollout_id: str) -> Explanation | Unexplained:
-    """What one of several lacks to be explained does not keep the others from it."""
+    """Explain one of several rollouts; one that cannot be explained does not keep the others from it."""
     try:
         return explainer.explain(rollout_id)
     except ConfigError as error:

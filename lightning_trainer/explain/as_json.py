@@ -1,4 +1,4 @@
-"""An explanation as JSON; names are those of the terminal's table and of the ledger."""
+"""An explanation as JSON, with the names of the terminal's table and of the ledger."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """The calls of an attempt as one token tree: which call's exact tokens each extends, and where others fork.
 
-A call whose prompt continues another call's tokens to the last one is its child. Any other starts its own sequence; the
-prefix that its prompt shares with an earlier call is still the same tokens, and it forks at the first one that differs.
+A call whose prompt begins with all of another call's tokens is its child. Any other starts its own sequence; the prefix
+that its prompt shares with an earlier call is still the same tokens, and it forks at the first token that differs.
 Sampled tokens are in one place in the tree, that of their call.
 """
 
@@ -25,7 +25,7 @@ class CallNode:
     parent: int | None
     """The call whose tokens the prompt extends."""
     beside: int | None
-    """If there is no parent: the earlier call with the longest common prefix."""
+    """Without a parent: the earlier call with the longest common prefix."""
     shared: int
     """Number of prompt tokens shared with the parent, or with the call in ``beside``."""
 
@@ -39,7 +39,7 @@ def call_tree(calls: Sequence[Call]) -> tuple[CallNode, ...]:
     """Return the calls as nodes, in order.
 
     Args:
-        calls: by start time; those without token ids are nodes without relations.
+        calls: by start time; calls without token ids become nodes without relations.
     """
     known = [index for index, call in enumerate(calls) if call.prompt_ids and call.response_ids]
     parents: dict[int, int] = {
@@ -69,7 +69,7 @@ def call_tree(calls: Sequence[Call]) -> tuple[CallNode, ...]:
 
 
 def in_order(nodes: Sequence[CallNode]) -> list[tuple[CallNode, int]]:
-    """Yield every node after its parent, branch by branch, with the number of forks above it."""
+    """Return every node after its parent, branch by branch, with the number of forks above it."""
     children: dict[int | None, list[CallNode]] = {}
     for node in nodes:
         children.setdefault(node.parent, []).append(node)
@@ -89,8 +89,8 @@ def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _nearest_paths(calls: Sequence[Call], known: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return for each call the earlier one with the longest common prefix, and its length."""
-    paths: list[tuple[bytes, int]] = []  # sorted: the longest common prefix is that of a neighbor
+    """Return, for each call, the earlier call with the longest common prefix, and the length of that prefix."""
+    paths: list[tuple[bytes, int]] = []  # sorted, so a neighbor has the longest common prefix
     nearest: dict[int, tuple[int, int]] = {}
     for index in known:
         prompt = packed(calls[index].prompt_ids)
@@ -98,7 +98,7 @@ def _nearest_paths(calls: Sequence[Call], known: Sequence[int]) -> dict[int, tup
         near = paths[max(0, place - 1) : place + 1]
         length = max((_common(prompt, path) // _ID_BYTES for path, _ in near), default=0)
         if length:
-            # Of those with equally long prefixes, the first: a call comes before those that extend it.
+            # The first of those with an equally long prefix: a call comes before those that extend it.
             other = paths[bisect_left(paths, (prompt[: _ID_BYTES * length], -1))][1]
             nearest[index] = (other, length)
         insort(paths, (prompt + packed(calls[index].response_ids), index))

@@ -1,8 +1,8 @@
 """Everything known about one attempt and the outcome of its calls: the input of diagnoses.
 
-A step's batch and ledger are on disk. Which call has which outcome is recomputed from the stored spans by the same pure
-function, or, if no step took them, as training would decide now. If that contradicts the batch (a reward came late, the
-configuration changed), the batch is right.
+A step's batch and ledger are on disk. The outcome of each call is recomputed from the stored spans by the same pure
+function that builds batches; if no step took the calls, that is what training would decide now. If the result
+contradicts the batch (a reward came late, the configuration changed), the batch is right.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ _OF_THE_STEP = frozenset(
         Reason.LOW_VARIANCE_GROUP,
     }
 )
-"""Reasons that depend on what only the daemon knew then: its versions, its model, the kept images, earlier steps."""
+"""Reasons that depend on what only the daemon knew at that step: its versions, model, kept images, earlier steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ExplainedOutcome:
 
     outcome: Outcome
     reason: str
-    """As in the ledger, or one of the two above, which only exist in hindsight."""
+    """As in the ledger, or ``CHANGED_SINCE`` or ``JOINED``, which exist only in hindsight."""
     explanation: str
 
 
@@ -56,7 +56,7 @@ def outcomes_of(
     *,
     batch_deleted: bool = False,
 ) -> dict[str, ExplainedOutcome]:
-    """Return the outcome of each call by id or, if no step has consumed its attempt, its outcome as of now.
+    """Return the outcome of each call by id; if no step has consumed its attempt, the outcome as of now.
 
     Args:
         build: made from what is stored now.
@@ -99,7 +99,7 @@ def _call_outcome(
 
 
 def _only_then(recorded: Iterable[LedgerRow], now: Iterable[LedgerRow]) -> dict[tuple, set[str]]:
-    """Return by agent, policy and version the reasons that a step's ledger gives for more calls than are found now."""
+    """Return, by agent, policy and version, the reasons that a step's ledger gives more calls than ``now`` does."""
     calls: Counter[tuple] = Counter()
     for row in recorded:
         calls[row.agent, row.policy, row.policy_version, row.reason] += row.calls
@@ -123,7 +123,7 @@ class Judged:
     build: Build
     """Rebuilt from what is stored now, with the current configuration."""
     attempts: tuple[Attempt, ...]
-    """By the group ids of the policy's grouping."""
+    """With the group ids that the policy's grouping gives them."""
     step: StepRecord | None = None
     """The step that consumed them; None if there is none yet."""
     batch: TrainingBatch | None = None
@@ -131,11 +131,11 @@ class Judged:
     ledger: tuple[LedgerRow, ...] = ()
     """The step's, as recorded."""
     partial: bool = False
-    """Spans of some of the step's attempts were deleted, so the build is not of what the step was made of."""
+    """Whether spans of some of the step's attempts were deleted, so that the build lacks a part of the step."""
     left_behind: LeftBehind | None = None
-    """Training has gone back to before the step."""
+    """Set if training has gone back to before the step."""
     reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By attempt id: the outcomes of its agents' calls."""
+    """By attempt id: the reasons in the outcomes of its calls by the policy's agents."""
 
     @property
     def batch_deleted(self) -> bool:
@@ -149,9 +149,9 @@ class Case:
 
     rollout_id: str
     attempt: Attempt | None
-    """None if spans name the rollout and no attempt."""
+    """None if spans name the rollout but no attempt."""
     policy: PolicyConfig
-    """As it was trained in the step that took the attempt, or will be in the next one."""
+    """The policy as the step that took the attempt trained it, or as the next step will."""
     spans: tuple[Span, ...]
     """All spans of the attempt."""
     reading: Reading
@@ -159,32 +159,32 @@ class Case:
     judged: Judged
     now_ns: int
     lacking: int = 0
-    """Number of spans that had started, according to their process, and have not arrived."""
+    """Number of spans that have not arrived although they had started, according to their process."""
     lost: tuple[Span, ...] = ()
     """Spans whose parent is not in the store."""
     groups_ready: int = 0
     """Groups that the next step could take now; only for an attempt that waits for one."""
     paused: str | None = None
-    """Why training was paused by someone; None if nobody has."""
+    """Why someone paused training; None if no one has."""
     ended: int | None = None
-    """The last step of all, if it is done."""
+    """The policy's last step, if it is done."""
     demonstration_file: tuple[int | None, bool] | None = None
-    """If the next step is shown a file: the last one that is (None: all further ones), and whether a later one takes
-    attempts."""
+    """If the next step trains on a file: the last step in a row that does (None: all further ones), and whether a later
+    step takes attempts."""
     from_files: bool = False
-    """No step will take the attempt: it is judged together with everything that was read, as in ``build``."""
+    """Read from files: no step will take the attempt. It is judged with everything that was read, as in ``build``."""
     no_policy: bool = False
-    """The configuration has no policy, and ``policy`` is ``config.any_agent``."""
+    """Whether the configuration has no policy; ``policy`` is then ``config.any_agent``."""
     dropped: str | None = None
-    """Why it was taken out of training; None if it was not."""
+    """Why the attempt was taken out of training; None if it was not."""
     expired_ns: int | None = None
-    """When retention deleted its spans; None if it did not."""
+    """When retention deleted the attempt's spans; None if it did not."""
     feedback: int = 0
-    """Stored feedback on it, whether or not it counts."""
+    """Number of stored pieces of feedback on the attempt, whether or not they count."""
     earlier: bool = False
-    """It was recorded before the policy was first started, and the policy does not train such attempts."""
+    """Whether it was recorded before the policy was first started, and the policy does not train such attempts."""
     passed_by: bool = False
-    """It ended while the policy was frozen or not configured, and no step will take it."""
+    """Whether it ended while the policy was frozen or not configured, so that no step will take it."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -222,7 +222,7 @@ class Case:
 
     @cached_property
     def members(self) -> tuple[Attempt, ...]:
-        """Return the attempts of its group and mode, itself included."""
+        """Return the attempts of its group and mode, including itself."""
         own = next((a for a in self.judged.attempts if a.attempt_id == self.attempt_id), None)
         return () if own is None else self._of_group(own.group_id, own.mode)
 
@@ -233,13 +233,13 @@ class Case:
 
     @property
     def group(self) -> GroupSummary | None:
-        """Return its group; None for an attempt that is not compared with any, such as an evaluation."""
+        """Return the attempt's group; None if it is not compared with others, such as an evaluation."""
         ids = {member.group_id for member in self.members}
         return next((group for group in self.judged.build.groups if group.group_id in ids), None)
 
     @property
     def attempt_id(self) -> str | None:
-        """Return the id of its attempt; None if it has none."""
+        """Return the attempt's id; None if there is no attempt."""
         return None if self.attempt is None else self.attempt.attempt_id
 
     def _of_group(self, group_id: str, mode: RolloutMode) -> tuple[Attempt, ...]:
@@ -255,7 +255,7 @@ class Case:
 
     @property
     def waits(self) -> bool:
-        """Whether the attempt is to be trained and has ended, but no step has consumed it yet."""
+        """Whether the attempt has ended and a later step may still train it."""
         attempt = self.attempt
         ended = attempt is not None and attempt.ended_ns is not None and attempt.mode is RolloutMode.TRAIN
         to_come = ended and self.judged.step is None

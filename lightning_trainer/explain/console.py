@@ -27,12 +27,12 @@ _UNTRAINED: Mapping[str, str] = {
     RolloutMode.DROPPED: "dropped",
 }
 _PARTLY = (Verdict.TRAINED, Verdict.IN_PART, Verdict.WOULD_IN_PART)
-"""These are yellow unless they are good: part of it is not trained, or was left behind."""
+"""Shown in yellow unless the attempt is ``good``: part of it is not trained, or training has left it behind."""
 _OUTCOME_COLORS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
 
 
 def show_answer(told: Answer, console: Console) -> None:
-    """Print the list or the explanation, or of several explanations the first lines."""
+    """Print the list, the only explanation, or the first line of each of several."""
     if told.listed is not None:
         if told.listed:
             show_list(told.listed, console)
@@ -50,7 +50,7 @@ def show_answer(told: Answer, console: Console) -> None:
 
 
 def show(explanation: Explanation, console: Console) -> None:
-    """Print everything; the first line is the cause."""
+    """Print the whole explanation; the first line is the cause."""
     told = explanation.told
     color = "green" if told.good else "yellow" if told.verdict in _PARTLY else "red"
     _say(console, explanation.headline, f"bold {color}")
@@ -132,7 +132,7 @@ def _calls(attempt: ExplainedAttempt) -> Table:
 
 
 def _tokens(ids: Sequence[int], call: Call) -> str:
-    """Format a token count; for a call with only text it is unknown, not zero."""
+    """Format a token count, which is unknown, not zero, for a call with only text."""
     return f"{len(ids):,}" if call.prompt_ids or call.response_ids else "-"
 
 
@@ -161,15 +161,15 @@ def _list(console: Console, heading: str, sentences: Sequence[str]) -> None:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    # Our lines are never wrapped: the terminal does that, and `| head -1` gets a whole one.
+    # We never wrap lines: the terminal does, and `| head -1` gets a whole one.
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def ledger_table(rows: Iterable[LedgerRow], *, in_words: bool) -> Table:
-    """Return the table.
+    """Return the ledger as a table.
 
     Args:
-        in_words: also say what each reason means; only for rows whose reasons are all of the core.
+        in_words: also say what each reason means; only if each row's reason is a ``Reason``.
     """
     rows = list(rows)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -1,4 +1,4 @@
-"""Explains rollouts of one snapshot, each for the policy whose it is: for the command line and the dashboard."""
+"""Explains rollouts of one snapshot, each for the policy that it belongs to: for the command line and the dashboard."""
 
 from lightning_instrumentation import semconv
 
@@ -12,16 +12,16 @@ from lightning_trainer.store.tables import spans as span_table
 
 
 class Explainer:
-    """What a step consumed is judged once, however many of its rollouts are explained."""
+    """Explains rollouts; a step's attempts are judged once, however many of its rollouts are explained."""
 
     def __init__(
         self, connection: Connection, config: Config, *, policy: PolicyConfig | None = None, from_files: bool = False
     ) -> None:
-        """Explain rollouts as a configuration trains them.
+        """Prepare to explain rollouts as a configuration trains them.
 
         Args:
             connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
-            policy: one of the configuration's, for which every rollout is explained; None: each for its own.
+            policy: one of the configuration's, for which every rollout is explained; None: each for its own policy.
             from_files: see ``Gathering``.
         """
         self._connection = connection
@@ -34,7 +34,7 @@ class Explainer:
         """Explain a rollout.
 
         Raises:
-            ConfigError: a step of a policy that the configuration does not have consumed an attempt.
+            ConfigError: a step consumed an attempt, and the configuration does not have the step's policy.
         """
         policy = self.policy_of(rollout_id)
         if policy.name not in self._gatherings:
@@ -49,7 +49,7 @@ class Explainer:
         return explain(self._gatherings[policy.name].cases(rollout_id))
 
     def policy_of(self, rollout_id: str) -> PolicyConfig:
-        """Return the policy whose step took a rollout, else one that claims an agent of it, else the first."""
+        """Return the policy whose step took a rollout, else one that claims one of its agents, else the first."""
         policies = self._config.policy
         if self._policy is not None or len(policies) < 2:
             return self._policy or next(iter(policies), None) or any_agent()

@@ -39,12 +39,12 @@ class ExplainedCall:
     reward: float | None
     """The call's own reward."""
     credit: float | None
-    """From the credit scheme, if it was trained."""
+    """The credit that the scheme gave the call, if it was trained."""
     advantages: tuple[float, ...] | None
-    """Of its sampled tokens, if it was trained."""
+    """Advantages of the call's sampled tokens, if it was trained."""
     mask: tuple[int, ...] | None = None
-    """Which of its sampled tokens are trained, as far as a sample contains them: 0 had no alternative. Only for trained
-    calls."""
+    """For each sampled token that a sample contains, whether it is trained (1) or had no alternative (0). Only for
+    trained calls."""
 
     @property
     def trained_tokens(self) -> int:
@@ -70,17 +70,17 @@ class ExplainedAttempt:
 
     @property
     def sampled_tokens(self) -> int:
-        """Return how many tokens its calls sampled."""
+        """Return how many tokens the attempt's calls sampled."""
         return sum(len(call.node.call.response_ids) for call in self.calls)
 
     @property
     def balances(self) -> bool:
-        """Return whether every sampled token is in the ledger, exactly once (promise 1)."""
+        """Whether every sampled token is in the ledger exactly once (promise 1)."""
         return sum(row.tokens for row in self.ledger) == self.sampled_tokens
 
     @property
     def good(self) -> bool:
-        """Return whether all of it is trained, or would be, and still counts."""
+        """Whether all of the attempt is trained, or would be, and still counts."""
         whole = self.verdict in (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
         return whole and self.case.judged.left_behind is None
 
@@ -138,7 +138,7 @@ def explain(cases: Sequence[Case]) -> Explanation:
     """Explain a rollout.
 
     Args:
-        cases: of its attempts, by start; at least one.
+        cases: one per attempt, by start; at least one.
     """
     return Explanation(cases[0].rollout_id, tuple(_explained(case) for case in cases))
 
@@ -174,7 +174,7 @@ def _verdict(case: Case) -> Verdict:
         return Verdict.TAKEN
     call_outcomes = [case.call_outcomes[call.call_id] for call in case.own]
     trained = any(call_outcome.outcome is Outcome.TRAINED for call_outcome in call_outcomes)
-    # A call whose tokens had no alternative has nothing to teach, so nothing is missing without it.
+    # A call whose tokens had no alternative teaches nothing, so the attempt is whole without it.
     whole = trained and all(
         call_outcome.outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) or call_outcome.reason == Reason.NO_CHOICE
         for call_outcome in call_outcomes
@@ -237,8 +237,8 @@ def _problems(case: Case) -> tuple[str, ...]:
         return tuple(dict.fromkeys(case.reading.problems))
     attempt_id, group = case.attempt_id, case.group
     names = {case.rollout_id, attempt_id, None if group is None else group.group_id} - {None}
-    wanted = [re.compile(rf"(?<!\S){re.escape(name)}(?!\w)") for name in names if name]  # r1, and not r10
-    if case.judged.partial:  # the step had more than is stored now, so these are not what it met
+    wanted = [re.compile(rf"(?<!\S){re.escape(name)}(?!\w)") for name in names if name]  # r1 does not match r10
+    if case.judged.partial:  # the step had more than is stored now, so the build's problems are not the step's
         return tuple(dict.fromkeys(case.reading.problems))
     about = [text for text in case.judged.build.problems if any(one.search(text) for one in wanted)]
     return tuple(dict.fromkeys((*case.reading.problems, *about)))

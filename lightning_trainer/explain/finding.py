@@ -13,9 +13,9 @@ class Finding:
     sentence: str
     """The finding with its value, and what to do about it."""
     blocks: bool = True
-    """Whether it keeps tokens from being trained; otherwise it is only information."""
+    """Whether the cause keeps tokens from being trained; if not, the finding is only information."""
     whole: bool = True
-    """Whether it applies to the attempt, or all of its calls; otherwise only to some calls."""
+    """Whether the finding applies to the attempt or all of its calls, not only to some calls."""
 
 
 def counted(count: int, thing: str) -> str:

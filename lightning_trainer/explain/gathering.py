@@ -1,7 +1,8 @@
-"""From a store's snapshot to the cases of a rollout: read-only, so a daemon may run at the same time or not.
+"""From a store's snapshot to the cases of a rollout; read-only, so a daemon may run at the same time.
 
-What a step consumed is judged together, as it was then; what still waits is judged with its group as it is now; what
-comes from files is judged all together. Each such set is judged once, however many of its rollouts are explained.
+Attempts that a step consumed are judged together, as they were then; an attempt that still waits is judged with its
+group as it is now; attempts from files are judged all together. Each such set is judged once, however many of its
+rollouts are explained.
 """
 
 import time
@@ -36,9 +37,9 @@ from lightning_trainer.types import Attempt, AttemptState, Call, LedgerRow, Roll
 from lightning_trainer.versions.lineage import left_behind
 
 _BESIDE = 64
-"""Maximum number of a group's attempts to read if no policy says how many it has."""
+"""Maximum number of a group's attempts to read if no policy gives the size of groups."""
 _JUDGED_AT_ONCE = 4
-"""Number of sets in the cache: rollouts explained one after the other are mostly of one step."""
+"""Number of sets in the cache; rollouts that are explained one after the other mostly belong to one step."""
 
 
 class Gathering:
@@ -48,8 +49,8 @@ class Gathering:
         connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
         policy: the one that trains the agents.
         others: names of the other policies; attempts that their steps consumed may also belong to this policy.
-        from_files: the snapshot is of files (``store.sqlite.in_memory``), so no step has taken or will take anything.
-        no_policy: the configuration has none; ``policy`` is ``config.any_agent``.
+        from_files: the snapshot is of files (``store.sqlite.in_memory``), so no step has taken or will take an attempt.
+        no_policy: the configuration has no policy; ``policy`` is ``config.any_agent``.
         judges: the configuration's; rewards of judges that the policy corrects are corrected with current rates.
     """
 
@@ -72,7 +73,7 @@ class Gathering:
         self._judged: dict[tuple, Judged] = {}
 
     def cases(self, rollout_id: str) -> tuple[Case, ...]:
-        """Return a case for each attempt of a rollout, by start; one without an attempt if spans name none.
+        """Return a case for each attempt of a rollout, by start; a single case without an attempt if spans name none.
 
         Raises:
             ConfigError: a step of another policy consumed an attempt.
@@ -136,7 +137,7 @@ class Gathering:
         return participations.is_earlier(self._connection, self._policy.name, attempt.attempt_id)
 
     def _is_passed_by(self, attempt: Attempt | None) -> bool:
-        """Whether the attempt ended while the policy, which is trained now, was not there to take it."""
+        """Whether the attempt ended while the policy, which is trained now, was frozen or not configured."""
         if attempt is None or attempt.mode is not RolloutMode.TRAIN or attempt.ended_ns is None:
             return False
         if self._from_files or self._no_policy or not self._policy.train:
@@ -168,14 +169,14 @@ class Gathering:
         return self._keep((policy, step), self._judged_together(attempts, record))
 
     def _as_taken(self, attempts: list[Attempt], record: StepRecord) -> list[Attempt]:
-        """Return a step's attempts as they were: what was dropped since is out for others, not for it."""
+        """Return a step's attempts as the step took them: those that were dropped only later have their mode back."""
         ledger = step_table.select_ledger(self._connection, self._policy.name, record.step)
         if all(row.reason != Reason.TAKEN_OUT for row in ledger):
             return drops.before_drop(self._connection, attempts)
         return attempts
 
     def _of_group(self, attempt: Attempt) -> Judged:
-        # Without a policy nothing waits for a step, and the whole history would be searched.
+        # Without a policy no step consumes attempts, so `_waiting` would read the whole history.
         waiting = self._ended_beside(attempt) if self._no_policy else self._waiting()
         calls: Sequence[Call] = ()
         if self._policy.group_by == "prompt":
@@ -223,7 +224,7 @@ class Gathering:
         ]
 
     def _policy_at(self, record: StepRecord | None) -> PolicyConfig:
-        """Return the policy as it was trained in that step; without a step, as it will be in the next."""
+        """Return the policy as that step trained it; without a step, as the next one will."""
         return self._policy.at_step(self._next_step if record is None else record.step)
 
     @cached_property
@@ -306,10 +307,10 @@ def _mode_in(judged: Judged, attempt: Attempt) -> RolloutMode:
 
 
 def _of_attempt(attempt: Attempt, spans: Sequence[Span], calls: Sequence[Call]) -> tuple[Call, ...]:
-    """Return its calls, and those of its traces that name no attempt.
+    """Return the attempt's calls, and the calls in its traces that name no attempt.
 
-    Spans of other attempts with its calls' response ids are read too: they may describe the same calls, or an id was
-    reused.
+    ``calls`` may contain others: spans of other attempts that have its calls' response ids are read too, because they
+    may describe the same calls, or an id was reused.
     """
     named = (span.trace_id for span in spans if span.attributes.get(semconv.ATTEMPT_ID) == attempt.attempt_id)
     traces = set(named)

@@ -1,4 +1,4 @@
-"""Which rollouts are meant: by a name, or the newest ones of a policy or an agent."""
+"""Finds the rollouts that a question means: those of a name, or the newest ones of a policy or an agent."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -15,19 +15,19 @@ from lightning_trainer.store.tables.rollouts import RolloutRow, has_part, neares
 from lightning_trainer.types import Call
 
 _SEARCHED = 500
-"""The newest rollouts, among which those of one policy are looked for."""
+"""Number of newest rollouts that are searched for those of one policy or agent."""
 
 
 def named(
     connection: Connection, place: str, rollout: str | None, policy: PolicyConfig | None, agent: str | None
 ) -> list[str]:
-    """Return the rollouts of that name; without a name the newest, of the policy where it is one of several.
+    """Return the rollouts of that name; without a name the newest one, of the policy and the agent if given.
 
     Args:
-        place: for sentences: what is read.
+        place: name of what is read, for sentences.
 
     Raises:
-        StoreError: there is none.
+        StoreError: there is no such rollout.
     """
     recent = [] if rollout else [row.rollout_id for row in newest(connection, 1, policy, agent)]
     if found := select_named(connection, rollout) if rollout else recent:
@@ -42,7 +42,7 @@ def named(
 
 
 def no_rollout(connection: Connection, place: str, policy: PolicyConfig | None, agent: str | None) -> str:
-    """Return a sentence about why there is none."""
+    """Return a sentence that says why there is no rollout."""
     if agent is not None and select_recent(connection, 1):
         return (
             f"agent {agent!r} made no call in the newest {_SEARCHED} rollouts in {place}; see "
@@ -84,5 +84,5 @@ def _calls(connection: Connection, rollout_id: str) -> Sequence[Call]:
 def _concerns(connection: Connection, rollout_id: str, policy: PolicyConfig) -> bool:
     if has_part(connection, rollout_id, policy.name):
         return True
-    # It answered none of the calls; what it claims may still be among them, and then that is what there is to explain.
+    # The policy answered none of the calls, but may claim some that no policy answered: those can be explained for it.
     return any(call.policy is None and policy.claims(call.agent) for call in _calls(connection, rollout_id))

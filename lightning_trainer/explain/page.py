@@ -1,7 +1,7 @@
-"""An explanation as a page: the token tree with every token in it once, colored by mask and advantage; and that tree
-and the ledger of an attempt as components of the dashboard's pages.
+"""An explanation as a page: the token tree with every token in it once, colored by mask and advantage. The tree and the
+ledger of an attempt are also components of the dashboard's pages.
 
-Each call shows the tokens that it adds to those that it extends: prompt in gray, sampled in color.
+Each call shows the tokens that it adds to the call that it extends: prompt in gray, sampled in color.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def render(explanation: Explanation, text_of: TextOf | None) -> str:
     """Return the whole page.
 
     Args:
-        text_of: decodes a token id; None if there is no tokenizer: then ids are shown.
+        text_of: decodes a token id; None if there is no tokenizer, then ids are shown.
     """
     largest = largest_advantage(explanation)
     sections = [_header(explanation)]
@@ -94,12 +94,12 @@ def tree_html(
     shade: Shade = Shade.ADVANTAGE,
     most: int = _MOST,
 ) -> str:
-    """Return every call of the attempt after the one that it extends.
+    """Return the attempt's calls, each after the one that it extends.
 
     Args:
-        text_of: decodes a token id; None if there is no tokenizer: then ids are shown.
+        text_of: decodes a token id; None if there is no tokenizer, then ids are shown.
         largest: the scale of the advantages, see ``largest_advantage``.
-        most: number of tokens shown, the last ones of a prompt and the first ones of an answer; the others are counted.
+        most: number of tokens shown: the last ones of a prompt and the first ones of an answer; the rest is counted.
     """
     by_number = {call.node.number: call for call in attempt.calls}
     return "".join(
@@ -190,7 +190,7 @@ def _text(token_id: int, text_of: TextOf | None) -> str:
 
 
 def ledger_html(attempt: ExplainedAttempt) -> str:
-    """Return the table, whether it balances, and the meaning of each outcome."""
+    """Return the ledger as a table, whether it balances, and the meaning of each outcome."""
     rows = [
         [
             escape(cell)

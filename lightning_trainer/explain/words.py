@@ -17,10 +17,10 @@ TextOf: TypeAlias = Callable[[int], str]
 
 
 def texts_of(model: str | None) -> TextOf | None:
-    """Return a decoder of ids; None if the model or its tokenizer is not here, because nothing is downloaded for it.
+    """Return a decoder of ids; None if the model or its tokenizer is not on this machine: nothing is downloaded.
 
     Args:
-        model: as in the configuration; None if it has no policy.
+        model: as in the configuration; None if that has no policy.
     """
     folder = None if model is None else found_model(model, model_cache())
     if folder is None or not (folder / "tokenizer.json").is_file():
@@ -58,7 +58,7 @@ def facts(attempt: ExplainedAttempt) -> str:
 
 
 def evaluations(attempt: ExplainedAttempt) -> Iterator[str]:
-    """Yield who gave the attempt a reward, or failed to, and why; evaluations with only a number are in the facts."""
+    """Yield who gave the attempt a reward, or failed to, and why; evaluations that say neither are left out."""
     told = [one for one in attempt.case.reading.evaluations if one.source or one.explanation]
     for one in told[-_MOST_EVALUATIONS:]:
         about = "" if one.agent is None else f" for agent {one.agent}"
@@ -77,7 +77,7 @@ def _taken(case: Case) -> str:
 
 
 def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
-    """Yield the meaning of each outcome in the tree, once, with its calls."""
+    """Yield the meaning of each outcome in the tree once, with the calls that have it."""
     met: dict[tuple[str, str], list[int]] = {}
     for call in attempt.calls:
         met.setdefault((call_outcome(call), call.call_outcome.explanation), []).append(call.node.number)
@@ -88,7 +88,7 @@ def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
 
 
 def balance(attempt: ExplainedAttempt) -> str:
-    """Return a sentence that every sampled token is in the ledger, each once."""
+    """Return a sentence that says whether every sampled token is in the ledger exactly once."""
     accounted = sum(row.tokens for row in attempt.ledger)
     verdict = "it balances" if attempt.balances else "it does not balance"
     return f"{counted(attempt.sampled_tokens, 'sampled token')} recorded, {accounted:,} accounted for: {verdict}"
@@ -136,5 +136,5 @@ def mean_advantage(call: ExplainedCall) -> str:
 
 
 def width_of_names(names: Iterable[str]) -> int:
-    """Return the terminal columns that the longest of some names needs; 40 at most."""
+    """Return how many terminal columns the longest of some names needs, at most 40."""
     return min(40, max(map(len, names), default=0))

@@ -1,9 +1,10 @@
-"""Asking an engine for the answer to a call: that of the live version, of the version that the caller names, or of a
+"""Asks an engine for the answer to a call: that of the live version, of the version that the caller names, or of a
 candidate.
 
-A candidate's engine that does not answer costs the caller seconds, not the answer: the live version is asked instead,
-for the rest of the rollout too, and its canary counts what the live version could answer and the candidate could not:
-nothing while the live version's engine, which is an adapter's as well, is away or asleep.
+If a candidate's engine does not answer, the caller loses seconds, not the answer: the live version is asked instead,
+also for the rest of the rollout. The canary counts the calls that the live version could answer and the candidate could
+not. It counts none while the live version's engine is down or asleep, because an adapter that is a candidate has the
+same engine.
 """
 
 import logging
@@ -20,11 +21,11 @@ from lightning_trainer.gateway.request import EngineRequest, unknown_model
 _log = logging.getLogger(__name__)
 
 _CANDIDATE_WAIT_S = 2.0
-"""How long a call waits for a candidate's engine that is not ready; the live version's is."""
+"""How long a call waits for a candidate's engine that is not ready, before the live version is asked instead."""
 
 
 async def ask(exchange: Exchange, policy: ServedPolicy, slot: Slot) -> EngineResponse:
-    """Return an engine's answer, which may be an error of its own; the slot holds what was leased for the call.
+    """Return an engine's answer, which may be an error of its own; the slot holds the call's lease until the call ends.
 
     Raises:
         EngineError: no engine answers.
@@ -88,7 +89,7 @@ async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Up
 async def _answer(
     exchange: Exchange, policy: ServedPolicy, upstream: Upstream, *, wait_s: float | None = None
 ) -> EngineResponse:
-    """Return an engine's answer to the request, or to what is asked instead of one that it does not take."""
+    """Return an engine's answer to the request, or to the one that is made instead if the engine refuses it."""
     served_name, conversation = policy.served_name or policy.name, conversation_of(exchange.caller, exchange.request)
     while True:
         asked = exchange.request

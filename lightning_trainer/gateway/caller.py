@@ -4,7 +4,7 @@ Malformed and oversized input is ignored. Our Python client sends both a second 
 take precedence: an instrumentation of the caller's HTTP client may have replaced the others. The only other header that
 is read says that a call's texts are not to be recorded (``hosts.CAPTURE_CONTENT``), so no credential ever gets into a
 span. A caller that sends none of these may be identified by its URL (``/rollouts/{id}/v1``): all calls of a rollout
-then form one trace, below the root span that the rollout's end will bring.
+then form one trace, below the root span that arrives when the rollout ends.
 """
 
 import os
@@ -70,9 +70,9 @@ def parent_of(headers: Mapping[str, str]) -> str:
 
 
 def _members(headers: Headers, name: str) -> dict[str, str]:
-    """Return the members of all headers of that name, which are one list; of two with one key the last counts."""
-    # OpenTelemetry's propagator for Python reads the first header only, takes a member's properties for its value, and
-    # a plus sign for a space.
+    """Return the members of all headers of that name, which form one list; of two with the same key the last counts."""
+    # OpenTelemetry's propagator for Python reads only the first header, and mistakes a member's properties for a part
+    # of its value, and a plus sign for a space.
     header = ",".join(headers.getlist(name))
     if len(header) > _LONGEST_BAGGAGE:
         return {}

@@ -1,8 +1,9 @@
 """Which live rollouts a candidate version answers: a share of them, chosen by a hash, and never one already in
 progress.
 
-A rollout that the live version answered before the candidate came stays with the live version, and so does the task or
-group that is to stay together, as long as it goes on. So do evaluations, and calls that name no rollout.
+A rollout that the live version answered before the candidate came stays with the live version. If the rollouts of a
+task or group are kept together, the whole task or group stays with it, until it ends. Evaluations and calls that name
+no rollout always go to the live version.
 """
 
 import hashlib
@@ -50,7 +51,7 @@ _REMEMBERED = 100_000
 _IDLE_S = 300.0
 """A task or group without a call for this long has ended; if it comes again, that is another session."""
 _LONGEST_SESSION_S = 1800.0
-"""After a candidate came; what goes on for longer is a task that recurs, and no session."""
+"""Since the candidate came; a task or group that still has calls after this long is one that recurs, not a session."""
 _KEYS = {"rollout": semconv.ROLLOUT_ID, "task": semconv.TASK_ID, "group": semconv.GROUP_ID}
 
 
@@ -79,7 +80,7 @@ class CanaryRoute:
         self._answered: OrderedDict[str, float] = OrderedDict()
         """Rollouts that the live version answered, with the time of the last call."""
         self._sessions: OrderedDict[str, float] = OrderedDict()
-        """The same by task or group, where these stay together."""
+        """The same by task or group, if these are kept together."""
         self._began = 0.0
         self.version: int | None = None
         """The candidate; None if there is none."""
@@ -88,7 +89,7 @@ class CanaryRoute:
         self.asked = 0
         """Calls that were the candidate's to answer, in shadow mode too."""
         self.failed = 0
-        """Of these, those that the candidate did not answer, and the live version did."""
+        """Those of them that the candidate did not answer and the live version did."""
 
     def begin(self, version: int) -> None:
         """Start routing a share of calls to a candidate that is served."""
@@ -118,7 +119,7 @@ class CanaryRoute:
         return None
 
     def stay(self, caller: Mapping[str, str]) -> None:
-        """The live version answers, and so it does the rest of the rollout and of its session; ``caller``: as above."""
+        """Let the live version answer the call, and the rest of its rollout and session; ``caller``: as above."""
         self._remember(self._answered, caller[semconv.ROLLOUT_ID])
         if self._key != semconv.ROLLOUT_ID:
             self._remember(self._sessions, caller[self._key])
@@ -130,7 +131,7 @@ class CanaryRoute:
             seen.popitem(last=False)
 
     def _is_live(self, rollout: str, key: str) -> bool:
-        """Whether the rollout began with the live version, or belongs to a session that did and goes on."""
+        """Whether the rollout began with the live version, or belongs to a session that did and has not ended."""
         if rollout in self._answered:
             return True
         now, last = self._clock(), self._sessions.get(key)

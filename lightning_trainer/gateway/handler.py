@@ -45,7 +45,7 @@ _BODY_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayHandler:
-    """Answers calls of the policies that are served."""
+    """Answers calls to the served policies."""
 
     policies: ServedPolicies
     sink: SpanSink
@@ -177,8 +177,8 @@ class GatewayHandler:
 
 
 async def _tokenized(asked: EngineRequest, caller: Caller, policy: ServedPolicy) -> int | EngineResponse:
-    """Return the number of prompt tokens, or the engine's answer if it is an error; of what is asked instead of a
-    request that the engine does not take."""
+    """Return the number of prompt tokens, or the engine's answer if it is an error. If the engine refuses the request,
+    the one that is made instead is counted."""
     served_name, conversation = policy.served_name or policy.name, conversation_of(caller, asked)
     while True:
         try:

@@ -1,8 +1,8 @@
 """Errors from the web framework (404, 405, 401, 422, a bug of ours), in the format that the caller's library prints.
 
 OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, and OTLP
-exporters a Status in the encoding of their request. A base URL that is nearly right is answered with the right one, and
-a websocket with a sentence: the server takes its handshake for any other GET.
+exporters a Status in the encoding of their request. A base URL that is nearly right is answered with the right one. A
+websocket's handshake, which the server takes for an ordinary GET, is answered with a sentence.
 """
 
 import logging
@@ -29,7 +29,7 @@ _TAILS = (
     *_ANTHROPIC_TAILS,
 )
 _KEPT = ("responses/", "conversations", "chat/completions/")
-"""What routes below ``/v1`` begin with that ask for earlier answers."""
+"""How routes below ``/v1`` that ask for earlier answers begin."""
 _OF_A_PROMPT = ("responses/compact",)
 _PLACE = re.compile(r"(/rollouts/.+)?")
 _KINDS = {401: "authentication_error", 404: "not_found_error"}
@@ -45,7 +45,7 @@ _NO_WEBSOCKETS = (
     "responses.connect (stream = True sends the events as they come), with its Agents SDK the transport http"
 )
 _OVER_HTTP = {"upgrade": "HTTP/1.1", "connection": "close"}
-"""With a 426 (RFC 9110, section 15.5.22), which some clients, such as Codex, take as the sign to use HTTP."""
+"""Headers of a 426 (RFC 9110, section 15.5.22), which some clients, such as Codex, take as the sign to use HTTP."""
 
 
 def answer_in_the_callers_shape(app: FastAPI) -> None:

@@ -2,8 +2,8 @@
 
 A vision-language model takes images sent inside the request, as ``data:`` URLs: training must use exactly the image
 that the model saw, so a URL whose content may change is not fetched, neither here nor by the engine. Hence each part
-says what it is: vLLM takes an address from a part without a type, and with a ``uuid`` from any field, or reuses what
-it was once sent under that name.
+has to state its type: vLLM would take an address from a part without one. Nor may it have a ``uuid``: with that vLLM
+takes an address from any field, or reuses what it was once sent under that name.
 """
 
 import re

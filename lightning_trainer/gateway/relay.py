@@ -23,11 +23,11 @@ from lightning_trainer.gateway.protocols.registry import Answer
 
 logger = logging.getLogger(__name__)
 _UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""Has nginx, and whatever else heeds it, pass every chunk on as it comes."""
+"""Makes nginx, and other proxies that heed these headers, pass every chunk on as it comes."""
 
 
 class RelayResponse(Response):
-    """Streams the engine's answer; owns the engine's response and closes it however this ends.
+    """Streams the engine's answer; owns the engine's response, and closes it however the stream ends.
 
     Args:
         ended: called once, at the very end.

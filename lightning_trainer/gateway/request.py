@@ -44,10 +44,10 @@ class EngineRequest:
     id_prefix: str | None = None
     """Prefix of the response's id if the caller's API is not the engine's; None keeps the engine's id."""
     edited_from: int | None = None
-    """Number of prompt tokens above which the caller wants its context edited, which the gateway does not do; None:
+    """Number of prompt tokens from which on the caller wants its context edited, which the gateway does not do; None:
     never."""
     accommodated: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None] | None = None
-    """The body to retry with after the engine refused one; None if its error stands."""
+    """Returns, from a body that the engine refused and its error, the body to retry with; None if the error stands."""
 
     @property
     def operation(self) -> str:
@@ -85,7 +85,7 @@ class EngineRequest:
             *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
         )
         body = {"model": served_name, **{name: self.body[name] for name in named if name in self.body}}
-        # What else the engine passes to the template, and in its order of precedence.
+        # The other fields that the engine passes to the template, in its order of precedence.
         told = {name: self.body[name] for name in ("reasoning_effort", "documents") if self.body.get(name) is not None}
         if told:
             own = body.get("chat_template_kwargs")
@@ -128,7 +128,7 @@ def read_body_object(raw: bytes) -> dict[str, Any]:
 
 
 def write_json(value: Any) -> bytes:
-    """Return what JSON has a form for as JSON."""
+    """Return a value as JSON; integers beyond 64 bits keep their digits."""
     try:
         return orjson.dumps(value)
     except TypeError:  # an integer beyond 64 bits

@@ -1,5 +1,5 @@
-"""The gateway's routes: four APIs, counts of their tokens, and ``GET /v1/models``; below ``/v1``, and the base URL of
-every rollout.
+"""The gateway's routes: four APIs, counts of their tokens, and ``GET /v1/models``; below ``/v1``, and below the base
+URL of every rollout.
 """
 
 import asyncio

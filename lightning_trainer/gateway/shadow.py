@@ -1,8 +1,8 @@
 """Shadow mode: calls of chosen live rollouts are repeated on a candidate, and no caller waits for its answers.
 
 The live answer is on its way before the candidate is called. The number of shadow calls in flight is limited; a call
-that exceeds the limit is not repeated, and counted. The candidate's answers are recorded under a rollout and an attempt
-of their own, in the mode ``shadow``, which is never trained; the caller never sees them.
+that exceeds the limit is not repeated, only counted. The candidate's answers are recorded under a rollout and an
+attempt of their own, in the mode ``shadow``, which is never trained; the caller never sees them.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ def _as_shadow(caller: Caller, version: int) -> Caller:
     }
     for name in (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID):
         attributes[name] = shadow_id(attributes[name], version)
-    attributes[semconv.GROUP_ID] = attributes[semconv.ATTEMPT_ID]  # training compares it with nothing
+    attributes[semconv.GROUP_ID] = attributes[semconv.ATTEMPT_ID]  # a group of its own: it is compared with no other
     attributes[semconv.ROLLOUT_MODE] = RolloutMode.SHADOW.value
     trace_id, root = shadow_trace(attributes[semconv.ATTEMPT_ID])
     return replace(caller, trace_id=trace_id, parent_span_id=root, attributes=attributes)

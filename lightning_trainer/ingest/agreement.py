@@ -33,9 +33,9 @@ class Statement(NamedTuple):
     rollout_id: str | None
     attempt_id: str | None
     tokens: tuple[bytes, ...] | None
-    """Packed ids of the prompt, then of each choice, empty where missing; None if the record has only text."""
+    """Packed ids of the prompt, then of each choice, empty if missing; None if the record has only text."""
     whole: bool
-    """False if the record ends before the answer does, so its tokens may be only the first of them."""
+    """False if the record ends before the answer does, so its tokens may be only the answer's first ones."""
 
     @property
     def key(self) -> SpanKey:
@@ -72,7 +72,7 @@ def apart(one: Statement, other: Statement) -> bool:
 
 
 def other_tokens(one: Statement, other: Statement) -> bool:
-    """Whether the records' tokens cannot be of one answer; one that was cut short must match as far as it goes."""
+    """Whether the records' tokens cannot be of one answer; a record that was cut short must match as far as it goes."""
     if one.tokens is None or other.tokens is None:
         return False
     (prompt, *choices), (other_prompt, *other_choices) = one.tokens, other.tokens
@@ -99,7 +99,7 @@ def differ(one: Statement, other: Statement) -> bool:
 def parted(
     pieces: Sequence[Sequence[Statement]], nearest_above: Callable[[], Mapping[SpanKey, SpanKey | None]] = dict
 ) -> Iterator[list[int]]:
-    """Yield the pieces that are of one call, each call as indexes into ``pieces``; all have the same response id.
+    """Yield for each call the indexes of its pieces in ``pieces``, which all have the same response id.
 
     Linear in the number of pieces if few overlap in time, whatever their evidence.
 

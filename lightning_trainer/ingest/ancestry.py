@@ -1,7 +1,7 @@
 """The identity of a span: from its own attributes, else from the nearest ancestor that has them.
 
-Linear in the number of spans and without recursion: each span is resolved once, on demand, a chain from its top down.
-The search ends at a parent that is not among the spans, and at a cycle.
+Linear in the number of spans and without recursion: each span is resolved once, on demand; a chain of ancestors is
+resolved from its top down. The search ends at a parent that is not among the spans, and at a cycle.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ SpanKey = tuple[str, str]
 
 
 class Identity(NamedTuple):
-    """Agent, rollout, and attempt of a span; None where neither the span nor an ancestor says."""
+    """Agent, rollout, and attempt of a span; each is None if neither the span nor an ancestor says."""
 
     agent: str | None = None
     rollout_id: str | None = None
@@ -36,8 +36,8 @@ class Identity(NamedTuple):
         return self.agent is not None and self.rollout_id is not None and self.attempt_id is not None
 
     def else_from(self, other: "Identity") -> "Identity":
-        """Fill in what is missing, unless ``other`` is of another rollout or attempt and so says nothing about this
-        one."""
+        """Return this identity with missing fields filled in from ``other``, unless ``other`` is of another rollout or
+        attempt and so says nothing about this one."""
         return _filled(self, other)
 
 
@@ -103,7 +103,8 @@ _NOBODY = Identity()
 
 
 def process_agent(span: Span) -> Identity:
-    """Return the agent that the resource of a foreign program names (``OTEL_RESOURCE_ATTRIBUTES``), if no span does."""
+    """Return the agent that a foreign program's resource names (``OTEL_RESOURCE_ATTRIBUTES``), for use if no span
+    names one."""
     agent = span.resource.get(semconv.AGENT_NAME)
     if not isinstance(agent, str) or not agent or is_ours(span):
         return _NOBODY
@@ -115,7 +116,7 @@ def _parent(span: Span) -> SpanKey | None:
 
 
 def unique(spans: Sequence[Span]) -> dict[SpanKey, Span]:
-    """Return the spans by key: trace by trace, each by start time, whatever the order of delivery.
+    """Return the spans by key: trace by trace, within each trace by start time, whatever the order of delivery.
 
     This order is for locality: spans of a trace are read together, so they should be together in memory. In order of
     time, the traces of concurrent rollouts would interleave, and every later stage would wait for memory.
@@ -131,7 +132,7 @@ def outer_of(span: Span) -> SpanKey | None:
 
 
 def enclosing(spans: Mapping[SpanKey, Span], records: Collection[SpanKey]) -> dict[SpanKey, SpanKey]:
-    """Return for each span the innermost record of a call that it is, or that encloses it."""
+    """Return for each span the innermost record of a call among itself and its ancestors; absent if there is none."""
     found: dict[SpanKey, SpanKey] = {key: key for key in records}
     beyond: set[SpanKey] = set()
     for start in spans:
@@ -150,7 +151,7 @@ def enclosing(spans: Mapping[SpanKey, Span], records: Collection[SpanKey]) -> di
 
 
 def nearest_above(spans: Mapping[SpanKey, Span], wanted: Collection[SpanKey]) -> dict[SpanKey, SpanKey | None]:
-    """Return for each span its nearest wanted ancestor; each chain is walked once, and a cycle ends."""
+    """Return for each span its nearest wanted ancestor; each chain is walked once, and the walk ends at a cycle."""
     above: dict[SpanKey, SpanKey | None] = {}
     for start in wanted:
         chain: list[SpanKey] = []

@@ -1,6 +1,6 @@
-"""Joined records to calls: one for each choice of each response, graded by the fidelity of its record.
+"""Turns joined records into calls: one for each choice of each response, graded by the fidelity of its record.
 
-The gateway's record is the authority on tokens and version, the client's span on identity; either alone is a call. A
+The gateway's record is the authority on tokens and version, the client's span on identity; either alone makes a call. A
 call without token ids gets the grade ``text_only``. The text is not kept here: code that needs it (to retokenize it,
 say) asks the dialect of the call's span for the conversation.
 """
@@ -234,8 +234,8 @@ def _compare(client: Span, gateway: Span, problems: list[str]) -> None:
 def without_abandoned(calls: Iterable[Call], spans: Iterable[Span]) -> tuple[Call, ...]:
     """Return the calls, in order; those whose caller did not read the answer to its end are marked as incomplete.
 
-    A committed record cannot be changed, so the gateway adds a child span (``lightning.call.abandoned``) when the
-    caller turns out to have given the call up.
+    A committed record cannot be changed, so the gateway adds a child span (``lightning.call.abandoned``) when it turns
+    out that the caller has abandoned the call.
     """
     given_up = {
         (span.trace_id, span.parent_span_id) for span in spans if span.attributes.get(semconv.CALL_ABANDONED) is True

@@ -6,11 +6,12 @@ our client's around the gateway's record, in one trace or in several. The first 
 1. Records with the same response id are the same call, in whatever traces (LangChain's callbacks and the client's
    patches do not share one, nor do two tracer providers), unless they contradict each other: ``agreement.py``.
 2. A record without an id that encloses others belongs to the last of them: the ones before it were failed tries. A
-   record without an id inside another belongs to that one if it is the last in it. Two different response ids are never
-   one call. A call of our client counts as inside the other tracer's span in which it says it was made, even across
-   traces.
-3. A record without an id belongs to the record that began or ended inside it (or in which it did), was written by
-   another instrumentation, has the same parent or exactly the same text, and is the nearest in time.
+   record without an id inside another belongs to that one if it is the last in it. Records with two different response
+   ids are never one call. A call of our client counts as inside the other tracer's span in which it says it was made,
+   even across traces.
+3. A record without an id belongs to the record whose time lies within its own, or within whose time it lies, that was
+   written by another instrumentation, has exactly the same text (or the same parent, if one of the two has no text),
+   and is the nearest in time.
 
 Records that name two attempts are never one call. Apart from sorting, time is linear in the number of records, as long
 as calls without ids do not all overlap.
@@ -99,7 +100,7 @@ def _most_faithful_first(group: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
 
 
 def faithfulness(record: ModelCall) -> tuple:
-    """Sort key: the gateway's record first, then records with token ids, then those closest to the wire."""
+    """Return a sort key: the gateway's record first, then records with token ids, then those closest to the wire."""
     span = record.span
     return (
         not lightning.is_gateway(span),
@@ -114,7 +115,7 @@ def faithfulness(record: ModelCall) -> tuple:
 
 class _Joining:
     """Rules 2 and 3, applied to the result of rule 1: calls with an id, each with one record or more, and records
-    without."""
+    without an id."""
 
     def __init__(
         self, calls: Sequence[list[ModelCall]], spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]
@@ -129,7 +130,7 @@ class _Joining:
             self._members[places[0]] = places
             for place in places:
                 self._group[place] = places[0]
-        self._named = [record.response_id is not None for record in self._records]  # by root: has it an id?
+        self._named = [record.response_id is not None for record in self._records]  # by root: whether it has an id
         self._spans = spans
         self._identities = identities
         self._statements: dict[int, Statement] = {}
@@ -180,7 +181,7 @@ class _Joining:
             self._unite(outer, inner, apart)
 
     def _last_across_traces(self, places: Mapping[SpanKey, int]) -> dict[int, int]:
-        """Return for each record with calls of our client inside it, in another trace, the last of those calls."""
+        """Return for each record that encloses calls of our client in another trace the last of those calls."""
         outer_of_place = {place: outer for place, one in enumerate(self._records) if (outer := outer_of(one.span))}
         if not outer_of_place:
             return {}
@@ -192,7 +193,7 @@ class _Joining:
         }
 
     def _by_time(self) -> None:
-        """Apply rule 3 to every record without an id that is still without a call."""
+        """Apply rule 3 to every record without an id that no rule has joined with another yet."""
         starts = [record.span.start_ns for record in self._records]
         longest_ns = max(record.span.end_ns - record.span.start_ns for record in self._records)
         scopes = {root: {self._records[one].span.scope for one in members} for root, members in self._members.items()}
@@ -200,14 +201,14 @@ class _Joining:
             if record.response_id is not None or len(self._members[self._root(place)]) > 1:
                 continue
             span = record.span
-            # Any record that ended or began inside this one began in this window.
+            # Any record whose time overlaps this one's began in this window.
             window = range(bisect_left(starts, span.start_ns - longest_ns), bisect_right(starts, span.end_ns))
             nearest = self._nearest(place, window, scopes)
             if nearest is None:
                 continue
             both = scopes[self._root(place)] | scopes[self._root(nearest)]
             self._unite(place, nearest, _say_otherwise)
-            # Also if they contradict each other: no further record of that instrumentation is considered for this one.
+            # Even if they contradict each other: no further record of that instrumentation is considered for this one.
             scopes[self._root(place)] = both
 
     def _nearest(self, place: int, window: range, scopes: Mapping[int, set[str]]) -> int | None:
@@ -237,7 +238,7 @@ class _Joining:
         return siblings and one.parent_span_id is not None
 
     def _said(self, place: int) -> object:
-        """Return the last question and the answer; None if the record has no text."""
+        """Return the last question and the answer; None if the record has no answer's text."""
         if place not in self._words:
             record = self._records[place]
             said = _CONVERSATION[record.dialect](record.span)

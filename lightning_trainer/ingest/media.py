@@ -33,7 +33,7 @@ MEDIA_FIELDS = (
 )
 """Fields of a content part in which an engine looks for something other than text, whatever type the part has."""
 _OTHER_KIND = re.compile(rf'"type":\s*"(?!(?:{"|".join(_TEXT_KINDS)})")|"(?:{"|".join(MEDIA_FIELDS)})":')
-"""In JSON, where quotes inside text are escaped, this can occur only outside text."""
+"""In JSON, where quotes inside text are escaped, this can match only outside text."""
 _PLACES = ("uri", "url", "file_id", "file_uri")
 
 

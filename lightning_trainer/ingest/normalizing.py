@@ -1,9 +1,10 @@
-"""Spans in one form, whatever their programs could write: the store reads attributes.
+"""Brings spans into one form, whatever their programs could write, because the store reads only attributes.
 
 A program that can set no attributes on its spans may name its attempt elsewhere: in its resource
-(``OTEL_RESOURCE_ATTRIBUTES`` of a process that makes one attempt), or in the metadata of the AI SDK's telemetry. What a
-span says itself goes first, and where a span of its trace names another attempt than the resource, so may one above it.
-An agent's name in the resource is not copied, because any span above may name the agent: ``ancestry.process_agent``.
+(``OTEL_RESOURCE_ATTRIBUTES`` of a process that makes one attempt), or in the metadata of the AI SDK's telemetry. A
+span's own attributes take precedence. If any span of its trace names another attempt than the resource does, the
+resource is not used for a span that names none, because that other span may be its ancestor. An agent's name in the
+resource is not copied, because any ancestor may name the agent: ``ancestry.process_agent``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -24,7 +25,7 @@ _NOTHING: Mapping[str, AttributeValue] = {}
 def normalize_spans(spans: Sequence[Span]) -> list[Span]:
     """Return the spans of one delivery with their responses' ids, attempts, and roots in the form that the store reads.
 
-    Our own spans have all but the first.
+    Our own spans already have all of these except the first.
     """
     foreign = [span for span in spans if not is_ours(span)]
     named = _attempts_by_trace(spans) if any(semconv.ATTEMPT_ID in span.resource for span in foreign) else {}
@@ -52,7 +53,7 @@ def _placed(span: Span, named: Mapping[str, Set[AttributeValue]]) -> Span:
 def _of_process(
     span: Span, said: Mapping[str, AttributeValue], in_trace: Set[AttributeValue]
 ) -> Mapping[str, AttributeValue]:
-    """Return what the resource tells about the span's attempt; nothing if it is, or may be, of another.
+    """Return what the resource tells about the span's attempt; nothing if the span is, or may be, of another attempt.
 
     Args:
         said: the span's own attributes.

@@ -1,4 +1,4 @@
-"""Spans to calls, attempts, and evaluations: the input of all later stages.
+"""Reads spans as calls, attempts, and evaluations: the input of all later stages.
 
 Spans are stored as they arrived, in any dialect. Here they are read (``dialects/``), joined if several instrumentations
 recorded one call (``joining.py``), and graded (``calls.py``). Invariants: every call has its own id, and no recorded
@@ -42,7 +42,7 @@ def read_spans(spans: Sequence[Span]) -> Reading:
     known = unique(spans)
     identities = resolve_identities(known)
     problems: list[str] = []
-    # The few spans that are more than calls; each pass over all spans costs as much as reading some calls.
+    # The few spans that are more than calls: each pass over all spans costs as much as reading some calls.
     telling = [
         span
         for span in known.values()
@@ -150,8 +150,8 @@ def _judge(span: Span) -> str | None:
 
 
 def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:
-    """Return the evaluation's name from the event; an ``evaluate`` span repeats it so that the store finds it. A chat
-    span's name is its own."""
+    """Return the agent or response id that an evaluation names: the event's, or the span's if it is an ``evaluate``
+    span, which repeats it so that the store finds it. On any other span, such as a chat span, it is the span's own."""
     value = event.attributes.get(name)
     if value is None and span.name.startswith(_EVALUATION_SPAN):
         value = span.attributes.get(name)

@@ -33,7 +33,7 @@ _TOKENS = (".token_ids", ".logprobs", ".support", ".routed_experts")
 
 
 class SpanRedactor:
-    """Redacts the texts of spans and of their resources. One that cannot be redacted is left out.
+    """Redacts the texts of spans and of their resources. A text that cannot be redacted is left out.
 
     Args:
         drop_tokens: if a secret was found in a call's texts, leave out its token ids and what belongs to them, because
@@ -48,11 +48,11 @@ class SpanRedactor:
 
     @classmethod
     def of(cls, config: DaemonConfig) -> "SpanRedactor":
-        """Return one with the rules of a configuration."""
+        """Return a redactor with the rules of a configuration."""
         return cls(redactor(config.redact), drop_tokens=config.redact_tokens == "drop")
 
     def __call__(self, spans: Sequence[Span]) -> list[Span]:
-        """Return the spans without secrets: one without any as it is, so that its original bytes can be stored.
+        """Return the spans without secrets; a span that has none stays as it is, so that its original bytes are stored.
 
         Spans that share their resource object share the redacted one.
         """
@@ -107,7 +107,7 @@ class SpanRedactor:
 
 
 class RedactingSink:
-    """A sink in front of the store's: what is stored was redacted."""
+    """A sink in front of the store's, so that everything that is stored was redacted."""
 
     def __init__(self, sink: SpanSink, redacted: SpanRedactor) -> None:
         self._sink = sink
@@ -119,7 +119,7 @@ class RedactingSink:
         return cls(sink, SpanRedactor.of(config))
 
     async def append(self, spans: Sequence[Span]) -> int:
-        """Redact the spans and pass them on. Return how many of them were new, as the sink behind does."""
+        """Redact the spans and pass them on. Return how many of them were new, as the sink behind this one does."""
         if len(spans) <= _FEW:
             return await self._sink.append(self._redacted(spans))
         return await self._sink.append(await asyncio.to_thread(self._redacted, spans))
@@ -137,7 +137,8 @@ def _is_of_tokens(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_text(name: str, ours: bool) -> bool:
-    """Whether the attribute is text: for our own spans by a fixed list, for others' by how it must be read."""
+    """Whether the attribute is text: content always is, the rest of our own spans' conventions never; for any other
+    attribute, the last word of its name decides."""
     if name in semconv.CONTENT_KEYS or name.startswith(semconv.METADATA):
         return True
     if ours and name.startswith(("lightning.", "gen_ai.")):

@@ -53,12 +53,12 @@ class JudgedAttempt:
     rewards: Mapping[str, float] | None = None
     """The attempt's own rewards, by name."""
     explanations: tuple[str, ...] = ()
-    """Of its rewards, by time, each after the name of its reward."""
+    """Explanations of the attempt's rewards, by time, each preceded by the name of its reward."""
     settled: bool = False
-    """Whether something other than the judge gave the reward of its name, as a person who corrects it. That stays: the
-    attempt is only what others are compared with."""
+    """Whether something other than the judge gave the reward of the judge's name, such as a person who corrects it.
+    That reward stays: the attempt only serves for others to be compared with."""
     judged_ns: int | None = None
-    """When the judge gave its newest number for any part of it; None: never."""
+    """When the judge gave its newest number for any part of the attempt; None: never."""
 
     @cached_property
     def digest(self) -> str:
@@ -116,7 +116,7 @@ class JudgedSpans:
         """Return the attempts that have a reward of that name, for any part of them.
 
         Args:
-            by_others: only those who have one that is not a verdict of the judge of that name.
+            by_others: only attempts with a reward that is not a verdict of the judge of that name.
         """
         evaluations = self._reading.evaluations
         table = self._given(name, [one for one in evaluations if one.judge != name] if by_others else evaluations)
@@ -141,7 +141,7 @@ def _turn(call: Call, words: Words | None) -> Turn:
 
 
 def _by_attempt(spans: Iterable[Span], name: str) -> dict[str, str]:
-    """Return the attribute of each attempt: its root's, else that of an ``lt.rollout`` inside it."""
+    """Return an attribute's text for each attempt: its root's, else that of an ``lt.rollout`` inside it."""
     found: dict[str, str] = {}
     for span in sorted(spans, key=lambda span: span.attributes.get(semconv.ROLLOUT_ROOT) is not True):
         value, attempt_id = span.attributes.get(name), span.attributes.get(semconv.ATTEMPT_ID)

@@ -1,7 +1,7 @@
 """Judging attempts with one judge: attempts that lack its reward are judged, and the verdicts are stored.
 
 A question that was already answered, at any time and for any caller, is not asked again; one in progress is waited
-for. A caller that stops waiting does not stop the judge: its verdict is stored for the next one.
+for. A caller that stops waiting does not stop the judge: the verdict is stored for the next caller.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Judged:
 
     attempt_id: str
     value: float | None
-    """None: it has no reward from this judge, and ``reason`` says why. The sum, if several agents or calls were scored.
+    """The sum, if several agents or calls were scored. None: there is no reward from this judge; ``reason`` says why.
     """
     reason: str
     remembered: bool = False
@@ -80,8 +80,8 @@ class Judging:
         Args:
             spans: all spans of the attempts.
             again: also judge attempts that have the reward from this judge, and do not reuse earlier answers.
-            renew: also judge attempts that have the reward from the judge as it was set before: in one group, rewards
-                of two judges would be compared.
+            renew: also judge attempts that have the reward from this judge with other settings: otherwise, rewards of
+                two judges would be compared in one group.
             shuffle: present the attempts in random order, to measure the judge's position bias.
 
         Returns:
@@ -95,7 +95,7 @@ class Judging:
         if shuffle:
             for unit in units:
                 random.shuffle(unit)
-        # What one question ends in costs the others no verdict: a task group would stop them.
+        # A question that fails must not cost the others their verdicts: a task group would cancel them.
         asking = (self._judge_unit(unit, budget, started_ns, again=again) for unit in units)
         found: list[Judged] = []
         for of_unit in await asyncio.gather(*asking, return_exceptions=True):
@@ -114,7 +114,7 @@ class Judging:
     def units(
         self, spans: Sequence[Span], attempts: Sequence[Attempt], again: bool, renew: bool = False
     ) -> list[list[JudgedAttempt]]:
-        """Return what is to be judged, question by question; takes as long as reading the spans."""
+        """Return the attempts to judge, one list per question; takes as long as reading the spans."""
         read = JudgedSpans(spans, attempts)
         settled = read.scored(self.name, by_others=True)
         before, judged = judged_otherwise(spans, self.judge.config) if renew else set(), read.judged_ns(self.name)
@@ -126,8 +126,8 @@ class Judging:
         lacking = [one for one in known if one.attempt.attempt_id not in scored]
         if not self.judge.config.of_groups:
             return [[one] for one in lacking]
-        # What a model cannot read, such as an attempt that broke off before its first call, keeps no other from being
-        # compared.
+        # An attempt that a model cannot read, such as one that broke off before its first call, must not keep the
+        # others from being compared.
         asks_a_model = isinstance(self.judge.config, ModelJudge)
         apart = [one for one in lacking if asks_a_model and one.unreadable is not None]
         together = [one for one in known if not asks_a_model or one.unreadable is None]
@@ -191,8 +191,8 @@ def _missing(unit: Sequence[JudgedAttempt], reason: str) -> list[Verdict]:
 
 
 def _comparable(unit: Sequence[JudgedAttempt], verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-    """Return the verdicts without their numbers if an attempt that has one from an earlier question got none: that one
-    would count beside those of this question."""
+    """Return the verdicts, but without their numbers if an attempt with a number from an earlier question got none now:
+    its earlier number would be compared with those of this question."""
     lacking = next((one for one in verdicts if one.value is None and unit[one.place].judged_ns is not None), None)
     if lacking is None:
         return verdicts

@@ -1,7 +1,7 @@
 """Verdicts as spans, and spans as verdicts: rewards are evaluations, whatever their source.
 
 All spans of one question are one trace whose id is derived from the question, so an answered question is found again,
-whatever caller asked. Such a span has no parent and is not a model call: it is never trained.
+whichever caller asked it. Such a span has no parent and is not a model call: it is never trained.
 """
 
 import hashlib
@@ -48,17 +48,17 @@ def verdict_spans(
 
     Args:
         digest: of the question.
-        started_ns: when it was asked. The verdicts are of that time, since the newest number counts: what a person gave
-            while the judge was asked comes after them.
+        started_ns: when the question was asked. The verdicts get that time, because the newest number counts: one that
+            a person gave while the judge was asked comes after them.
         again: the question was asked before, and these verdicts are additional ones instead of repetitions.
-        remembered: they are those of an earlier time.
+        remembered: the verdicts are reused from an earlier time.
     """
     now = max(time.time_ns(), started_ns)
     spans = []
     for verdict in verdicts:
         judged = attempts[verdict.place]
-        # A failure may be followed by a verdict on the same question, which must be a different span. So must one that
-        # takes the place of another number; derived from that one, it is stored once if two callers give it.
+        # A failure may be followed by a verdict on the same question, which must be a different span. So must a verdict
+        # that replaces another number; its id is derived from that one's time, so two callers store it only once.
         salt = os.urandom(8).hex() if again or verdict.value is None else judged.judged_ns or ""
         named = f"{config.name}\n{judged.attempt.attempt_id}\n{verdict.agent}\n{verdict.call}\n{salt}"
         about = _what_it_scores(judged, verdict)

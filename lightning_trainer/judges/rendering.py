@@ -37,7 +37,7 @@ def rendered(attempts: Sequence[JudgedAttempt], max_chars: int, *, closings: Seq
 
     Args:
         max_chars: limit for each attempt, and for their common part.
-        closings: what stands at the end of each attempt, inside of its marks, and is not cut; none, or one for each.
+        closings: text at the end of each attempt, inside its marks, that is not cut; none, or one for each attempt.
 
     Raises:
         JudgeError: the text of an attempt was not recorded.
@@ -162,7 +162,7 @@ def _marked(what: str, code: str, text: str) -> str:
 
 
 def cut(text: str, max_chars: int) -> str:
-    """Return a text with its middle left out, and a note there, if it is longer."""
+    """Return a text; if it is longer than ``max_chars``, with a note in the place of its middle."""
     if len(text) <= max_chars:
         return text
     head = int(max_chars * _HEAD_SHARE)

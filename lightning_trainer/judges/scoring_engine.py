@@ -75,7 +75,7 @@ class ScoringEngine:
         """Return the logprob of each token given those before it, all from one version.
 
         Raises:
-            JudgeError: the engine is not running, or refuses them.
+            JudgeError: the engine is not running, or refuses the sequences.
         """
         try:
             status, body = await self._post(
@@ -112,7 +112,7 @@ def engines_of(config: Config, post_of: Callable[[str], Post]) -> EngineOf:
         async def post(body: bytes) -> tuple[int, bytes]:
             return await post_of(policy.name)(body)
 
-        # As many as it takes with room for one more.
+        # The longest sequence that the engine takes with room for one more token.
         return ScoringEngine(policy.name, policy.model, post, config.engine_of(policy).max_model_len - 1)
 
     return engine_of

@@ -1,6 +1,6 @@
 """System prompts of judges that ask a model: what each kind has to do, and what is common to all of them.
 
-They are part of a judge as its settings are: with other words here, its earlier verdicts are those of another judge.
+They are part of a judge, as its settings are: if these texts change, its earlier verdicts are those of another judge.
 """
 
 import json

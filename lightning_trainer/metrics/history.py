@@ -35,7 +35,7 @@ def on_path(rows: Sequence[StepMetrics], rollbacks: Sequence[Rollback]) -> list[
 
 
 def select_ends(connection: Connection, policy: str) -> list[StepMetrics]:
-    """Return the run's first and newest rows, first to last, whatever became of them."""
+    """Return the run's first and newest rows, first to last, including those that a rollback took back."""
     first = select_rows(connection, policy, oldest=FIRST)
     known = first[-1].step if first else 0
     return first + [row for row in select_rows(connection, policy, newest=RECENT) if row.step > known]

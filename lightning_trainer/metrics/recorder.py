@@ -70,7 +70,7 @@ class MetricsRecorder:
         await self.look_back()
 
     async def look_back(self) -> None:
-        """Take notice of rollbacks, also another daemon's: what they took back is no longer wrong, nor better."""
+        """Read the rollbacks, also another daemon's: warnings no longer consider the steps that were taken back."""
         self._rollbacks = await self._store.rollbacks(self._policy)
         self.warnings = warnings_of(on_path(self.rows, self._rollbacks), self._config.warnings)
 

@@ -11,8 +11,8 @@ def sampling_metrics(
 ) -> dict[str, float]:
     """Return entropy and staleness over the batch's trained tokens, and how much choice there was at the sampled ones.
 
-    ``entropy/sampled`` is the mean of ``-log p`` of the sampled tokens under what sampled them, nats a token: an
-    unbiased estimate of that distribution's entropy (at the temperature of the calls) which costs nothing.
+    ``entropy/sampled`` is the mean of ``-log p`` of the sampled tokens under the distribution that they were sampled
+    from, nats a token: an unbiased estimate of its entropy (at the temperature of the calls) that costs nothing.
     ``staleness/*`` counts the versions that were published after the one that sampled a token, over tokens whose
     version is known; for one that a rollback took back, the rollback's target was published after it.
     ``sampling/restricted`` is the share of sampled tokens whose distribution was changed by a request's parameters

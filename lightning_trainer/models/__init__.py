@@ -1,1 +1,1 @@
-"""From a model's name in the configuration to a folder that both trainer and engine read."""
+"""Turns a model's name in the configuration into a folder that both trainer and engine read."""

@@ -1,8 +1,9 @@
-"""Models that see: what stands for images in their prompts, and image processors that need PIL alone.
+"""Vision models: the token that stands for an image in their prompts, and image processors that need only PIL.
 
-transformers has two of each: one on torchvision, and one on PIL. Whether the second can be used it decides by looking
-for the first one's name in the file, and in those of Idefics and SmolVLM that name stands in a comment (5.10): it finds
-none then. These files import what they need, so naming their classes is enough.
+transformers has two image processors per model: one on torchvision, and one on PIL. It takes a processor for one that
+needs torchvision if the text of its file contains ``TorchvisionBackend``; in the PIL files of Idefics and SmolVLM that
+name occurs in docstrings (5.10), so without torchvision it finds no processor. These files import what they need, so
+naming their classes is enough.
 """
 
 import json
@@ -14,7 +15,7 @@ _FAMILIES = {"idefics2": "Idefics2", "idefics3": "Idefics3", "smolvlm": "SmolVLM
 
 
 def image_token_of(folder: Path) -> int | None:
-    """Return the token that stands for a piece of an image in the model's prompts; None: the model sees none."""
+    """Return the token that stands for a piece of an image in the model's prompts; None: the model takes no images."""
     configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not isinstance(configuration.get("vision_config"), dict):
         return None
@@ -23,7 +24,7 @@ def image_token_of(folder: Path) -> int | None:
 
 
 def use_pil() -> None:
-    """Make the processors on PIL known to transformers in this process; nothing where torchvision is installed."""
+    """Register the processors on PIL with transformers in this process; does nothing if torchvision is installed."""
     if find_spec("torchvision") is not None:
         return
     import transformers
@@ -33,7 +34,7 @@ def use_pil() -> None:
         try:
             module = import_module(f"transformers.models.{family}.image_processing_pil_{family}")
         except ImportError:
-            continue  # a version of transformers that has it elsewhere: it finds its own
+            continue  # this version of transformers has it elsewhere, and finds it itself
         AutoImageProcessor.register(
             getattr(transformers, f"{name}Config"),
             image_processor_classes={"pil": getattr(module, f"{name}ImageProcessorPil")},

@@ -1,8 +1,8 @@
 """``resolve_model``: a folder, a Hugging Face id, or one of the models that need no download.
 
 A model folder must hold a configuration, safetensors weights, and a tokenizer. An id stands for the snapshot in the
-local cache, or a download where that is allowed. The models that need none are written once, in float32, into a cache
-folder, by a process of its own, so that the daemon never imports torch.
+local cache, or for a download if that is allowed. The models that need no download are written once, in float32, into a
+cache folder, by a separate process, so that the daemon never imports torch.
 """
 
 import json
@@ -27,16 +27,16 @@ WRITERS = {
     "random:tiny-moe": "lightning_trainer.models.tiny --experts",
     "random:tiny-vision": "lightning_trainer.models.tiny --vision",
 }
-"""Module that writes the model of that name, and its options: ``python -m MODULE FOLDER OPTIONS``."""
+"""By the model's name, the module that writes it, and its options: ``python -m MODULE FOLDER OPTIONS``."""
 _FORMAT = 2
-"""Part of the cache folder's name; raised when a writer changes what it writes."""
+"""Part of the cache folder's name; increased when a writer's output changes."""
 _HUB_NAME = r"\w(?:[\w.-]{0,94}\w)?"
 _HUB_ID = re.compile(rf"(?!.*(?:--|\.\.|\.git$)){_HUB_NAME}/{_HUB_NAME}", re.ASCII)
-"""As ``validate_repo_id`` of huggingface_hub has it, which raises for any other."""
+"""The same rule as huggingface_hub's ``validate_repo_id``, which raises for any other id."""
 
 
 def model_cache() -> Path:
-    """Return the folder that models without a download are written into."""
+    """Return the folder into which the models that need no download are written."""
     return cache_folder() / "lightning-trainer" / "models"
 
 
@@ -44,7 +44,7 @@ def cache_folder() -> Path:
     """Return the folder of this user's caches (XDG Base Directory Specification).
 
     Raises:
-        ConfigError: this user has no home directory, and ``XDG_CACHE_HOME`` names none.
+        ConfigError: this user has no home directory, and ``XDG_CACHE_HOME`` names no folder.
     """
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -56,12 +56,12 @@ def cache_folder() -> Path:
 
 
 def is_hub_id(spec: str) -> bool:
-    """Return whether it may be the id of a model on the Hugging Face Hub (owner/name)."""
+    """Whether this may be the id of a model on the Hugging Face Hub (owner/name)."""
     return _HUB_ID.fullmatch(spec) is not None
 
 
 def found_model(spec: str, cache_dir: Path) -> Path | None:
-    """Return the folder of a model that is on this machine; None where it would have to be made or downloaded."""
+    """Return the folder of a model that is on this machine; None if it would have to be made or downloaded."""
     folder = _cache_folder(spec, cache_dir) if spec in WRITERS else Path(os.path.expanduser(spec))
     if folder.is_dir():
         return folder.absolute()
@@ -70,7 +70,7 @@ def found_model(spec: str, cache_dir: Path) -> Path | None:
 
 
 def resolve_model(spec: str, cache_dir: Path) -> Path:
-    """Return the folder of a model; writes it into ``cache_dir`` first where that is how it comes.
+    """Return the folder of a model; one of ``WRITERS`` is written into ``cache_dir`` first if it is not there yet.
 
     Raises:
         ModelError: there is no such model, or it cannot be read; the message says what to do.
@@ -112,7 +112,7 @@ CHAT_TEMPLATE_FILE = "chat_template.jinja"
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> Path:
-    """Return ``target``, after ``build`` has filled it if it was not there. Two processes may do this at once."""
+    """Return ``target``, filled by ``build`` if it did not exist. Two processes may do this at once."""
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
         build(aside)
         aside.rename(target)
     except OSError:
-        # Someone else was first: theirs is as good.
+        # If another process was first, its folder is as good.
         if not target.is_dir():
             raise
     finally:
@@ -131,12 +131,12 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
 
 
 def chat_template() -> str:
-    """Return the template that SmolLM2 needs to be given tools: its own leaves them out."""
+    """Return the chat template that gives SmolLM2 its tools: the model's own leaves them out."""
     return (resources.files("lightning_trainer.models") / "chat_templates" / "smollm2_tools.jinja").read_text("utf-8")
 
 
 def put_chat_template(folder: Path) -> None:
-    """Make the folder carry our chat template as it is now."""
+    """Put the current version of our chat template into the folder."""
     target = folder / CHAT_TEMPLATE_FILE
     text = chat_template()
     if target.is_file() and target.read_text(encoding="utf-8") == text:
@@ -147,13 +147,13 @@ def put_chat_template(folder: Path) -> None:
 
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""Of a folder that is an adapter, not a model (PEFT)."""
+"""In a folder that is an adapter, not a model (PEFT)."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _INDEX = "model.safetensors.index.json"
 
 
 def check_folder(folder: Path) -> Path:
-    """Return the folder when trainer and engine can use it.
+    """Return the folder if trainer and engine can use it.
 
     Raises:
         ModelError: something is missing; the message names it.
@@ -195,14 +195,15 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def vocabulary_of(folder: Path) -> int | None:
-    """Return how many entries the model's vocabulary has, None where its configuration does not say so."""
+    """Return how many entries the model's vocabulary has; None if its configuration does not say."""
     configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     size = configuration.get("vocab_size", configuration.get("text_config", {}).get("vocab_size"))
     return size if isinstance(size, int) else None
 
 
 _HUB_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "LICENSE", "NOTICE", "model.safetensors"]
-"""The shards come after their index: many models have a second copy of their weights under other names."""
+"""Shards are downloaded after the index, by its names: many models have a second copy of the weights under other names.
+"""
 
 
 def hub_folder(model_id: str) -> Path:
@@ -238,7 +239,7 @@ def hub_folder(model_id: str) -> Path:
     except Exception as error:
         if (refusal := hub_refusal(model_id, error)) is not None:
             raise refusal from None
-        # requests, httpx and the hub each have their own; they all mean that it could not be had.
+        # requests, httpx, and the hub each raise errors of their own; all mean that the download failed.
         raise DownloadError(
             f"the model {model_id} is not {'whole ' if cached else ''}in the local cache and could not be downloaded "
             f"({type(error).__name__}): "
@@ -247,7 +248,7 @@ def hub_folder(model_id: str) -> Path:
 
 
 def hub_refusal(model_id: str, error: Exception) -> ModelError | None:
-    """Return why a model cannot be had from the Hugging Face Hub, where it is not the network's fault."""
+    """Return why a model cannot be downloaded from the Hugging Face Hub; None if the network may be the cause."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):
@@ -264,9 +265,9 @@ def hub_refusal(model_id: str, error: Exception) -> ModelError | None:
 
 
 def cached_folder(model_id: str) -> Path | None:
-    """Return the snapshot's folder where it is in the local cache; nothing is fetched.
+    """Return the snapshot's folder in the local cache, None if there is none; nothing is fetched.
 
-    It lacks files where a download was interrupted, or where only some were asked for.
+    The folder lacks files if a download was interrupted, or if only some were asked for.
     """
     try:
         from huggingface_hub import errors, snapshot_download
@@ -279,7 +280,7 @@ def cached_folder(model_id: str) -> Path | None:
 
 
 def _lacks(folder: Path) -> str | None:
-    """Say what the folder lacks to be used; None if nothing."""
+    """Say why the folder cannot be used; None if it can."""
     try:
         check_folder(folder)
     except ModelError as error:

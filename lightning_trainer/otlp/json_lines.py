@@ -1,8 +1,8 @@
 """Files of OTLP in JSON: one ExportTraceServiceRequest per line, as a collector's file exporter writes them.
 
-A line is read as the receiver reads a body (``otlp.json_spans``), so both give the same spans. A line that cannot be
-read is left out and reported, such as the last one of a file that is still being written. Source: OpenTelemetry
-Protocol File Exporter.
+A line is read as the receiver reads a request's body (``otlp.json_spans``), so both give the same spans. A line that
+cannot be read, such as the last one of a file that is still being written, is left out and reported. Source:
+OpenTelemetry Protocol File Exporter.
 """
 
 import codecs
@@ -27,12 +27,12 @@ def read_file(file: BinaryIO, head: bytes, name: str, problems: list[str]) -> It
     """Yield the spans of an opened file, plain or gzip.
 
     Args:
-        head: its first bytes; the file is at its beginning.
+        head: its first bytes; the file's position is still at its beginning.
         name: of the file, for messages.
         problems: gets one sentence for everything that is left out.
 
     Raises:
-        MalformedTelemetryError: it is not such a file.
+        MalformedTelemetryError: the file is something else.
     """
     if head.startswith(_ZSTD):
         raise MalformedTelemetryError(
@@ -56,7 +56,7 @@ def read_lines(lines: Iterable[bytes], name: str, problems: list[str]) -> Iterat
     """Yield the spans of the lines of a file.
 
     Args:
-        lines: with their line ends; empty ones are counted but ignored.
+        lines: with their line ends; empty lines are counted but otherwise ignored.
         name: of the file, for messages.
         problems: gets one sentence for everything that is left out.
 

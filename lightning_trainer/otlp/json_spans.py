@@ -1,8 +1,8 @@
 """Spans of an OTLP request in JSON, each converted to the protobuf that it represents.
 
-A span is therefore the same in either encoding. An unreadable span is rejected alone. Source: OpenTelemetry Protocol
-specification 1.x, JSON Protobuf encoding (ids in hex, 64-bit integers as text or number, bytes in base64, enumerations
-as numbers, keys in lowerCamelCase, unknown keys ignored).
+A span is therefore the same in either encoding. If a span is unreadable, only that span is rejected. Source:
+OpenTelemetry Protocol specification 1.x, JSON Protobuf encoding (ids in hex, 64-bit integers as text or number, bytes
+in base64, enumerations as numbers, keys in lowerCamelCase, unknown keys ignored).
 """
 
 import base64
@@ -24,18 +24,18 @@ from lightning_trainer.types import AttributeValue, Span
 _LONGEST_SHOWN = 64
 _DEEPEST = 30
 """Maximum nesting of arrays and maps in one value: spans are stored as protobuf, which cannot be read back beyond 100
-nested messages, and each level of a map takes three."""
+nested messages, and each level of a map takes three of them."""
 _UNREADABLE = (ValueError, TypeError, OverflowError, AttributeError)
 
 
 class SpanReader(Protocol):
-    """Makes a span from its protobuf; raises MalformedTelemetryError if it cannot be stored."""
+    """A function that makes a span from its protobuf; raises MalformedTelemetryError if the span cannot be stored."""
 
     def __call__(self, proto: SpanProto, *, scope: str, resource: Mapping[str, AttributeValue]) -> Span: ...
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the document; half a character, at the end of a text that was cut inside an emoji, becomes ``?``.
+    """Return the document; half a character, left at the end of a text that was cut inside an emoji, becomes ``?``.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON.
@@ -60,7 +60,7 @@ def spans_of(
         read: ``span_codec.span_from_proto``, or ``received_span`` to keep the bytes for the store.
 
     Raises:
-        MalformedTelemetryError: the document is not such a request, from the current position on.
+        MalformedTelemetryError: the document, from the current position on, is not such a request.
     """
     for of_resource in objects(document, "resourceSpans"):
         try:
@@ -133,7 +133,7 @@ def _enumerator(enumeration: Any, value: Any) -> Any:
 
 
 def key_values(document: Mapping[str, Any], key: str, depth: int = 0) -> list[KeyValue]:
-    """Return attributes; raises MalformedTelemetryError: they are not such a list."""
+    """Return attributes; raises MalformedTelemetryError: they are not a list of keys with values."""
     return [
         KeyValue(key=str(pair.get("key") or ""), value=_any_value(pair.get("value"), depth))
         for pair in objects(document, key)
@@ -141,11 +141,11 @@ def key_values(document: Mapping[str, Any], key: str, depth: int = 0) -> list[Ke
 
 
 def _any_value(value: Any, depth: int) -> AnyValue:
-    """Read one value; an absent value, or one of an unknown kind, counts as not set."""
+    """Read one value; a missing value, or one of an unknown kind, counts as not set."""
     if depth > _DEEPEST:
         raise MalformedTelemetryError(f"an attribute's value is nested more than {_DEEPEST} levels deep; write it flat")
     if value is not None and not isinstance(value, Mapping):
-        # What it says may be a secret, and long: redaction comes later, and this goes to the log.
+        # The message leaves out the value, which may be long or a secret: the message is logged, before any redaction.
         raise MalformedTelemetryError(
             f"an attribute's value has the type {type(value).__name__} and is not an object such as "
             "{'stringValue': ...}"
@@ -185,7 +185,7 @@ def _object(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def objects(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """Return a list of objects, empty if absent; raises MalformedTelemetryError: it is something else."""
+    """Return a list of objects, empty if it is missing; raises MalformedTelemetryError: it is something else."""
     found = document.get(key) or []
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise MalformedTelemetryError(f"{key} is not a list of objects")

@@ -1,9 +1,9 @@
 """Span <-> OTLP protobuf, in both directions.
 
-Invariant: ``decode_span(encode_span(span))`` equals ``span``. The other way round, :class:`Span` has no field for kind,
-links, trace state and dropped counts, and attribute values without a Python twin (maps, mixed arrays) become their JSON
-text. A received span keeps its bytes, so all of it but its links' attributes is stored; one that was changed since is
-written anew.
+Invariant: ``decode_span(encode_span(span))`` equals ``span``. The reverse does not hold: :class:`Span` has no field for
+kind, links, trace state, and dropped counts, and attribute values without a Python counterpart (maps, mixed arrays)
+become their JSON text. A received span keeps its bytes, so all of it except its links' attributes is stored; a span
+that was changed after it was received is encoded again.
 Source: opentelemetry-proto v1, ``trace.proto`` and ``common.proto``.
 """
 
@@ -72,9 +72,9 @@ def span_from_proto(proto: SpanProto, *, scope: str, resource: Mapping[str, Attr
 
 
 def received_span(proto: SpanProto, *, scope: str, resource: Mapping[str, AttributeValue]) -> Span:
-    """Read one OTLP span and keep its bytes: copying them costs a tenth of writing the span again.
+    """Read one OTLP span and keep its bytes: copying them costs a tenth of encoding the span again.
 
-    Attributes of links are left out of them: a span has no field for them, so nothing would redact them.
+    The bytes omit the links' attributes: a span has no field for these, so nothing would redact them.
 
     Raises:
         MalformedTelemetryError: as :func:`span_from_proto`.
@@ -117,7 +117,7 @@ def span_to_proto(span: Span) -> SpanProto:
 
 
 def encode_span(span: Span) -> bytes:
-    """Return the span as serialized OTLP, without scope and resource: as it was received, or written anew."""
+    """Return the span as serialized OTLP, without scope and resource: the bytes as received, or newly encoded."""
     return span_to_proto(span).SerializeToString() if span.received is None else span.received
 
 
@@ -127,7 +127,7 @@ def decode_span(
     """Read what :func:`encode_span` wrote.
 
     Args:
-        longest_array: attributes that are arrays of more values come empty: each value of one takes a microsecond.
+        longest_array: attributes that are longer arrays are returned empty: reading each value takes a microsecond.
     """
     proto = SpanProto.FromString(body)
     if longest_array is not None:
@@ -170,7 +170,7 @@ def attributes_to_proto(attributes: Mapping[str, AttributeValue]) -> list[KeyVal
     """Write OTLP attributes.
 
     Raises:
-        MalformedTelemetryError: a value is of a type that OTLP has no field for, or an integer beyond 64 bits.
+        MalformedTelemetryError: a value has a type that OTLP has no field for, or is an integer beyond 64 bits.
     """
     return [KeyValue(key=key, value=_any_value(key, value)) for key, value in attributes.items()]
 

@@ -1,7 +1,7 @@
 """The settings of a model that fit on some hardware, and how fast they would be.
 
-Trainer and engine get GPUs of their own if that fits; else they take turns on all of them. Engines run on the daemon's
-node, and the trainer on the others (``[ray] address``); if that does not fit, only one node is used.
+Trainer and engine get GPUs of their own if that fits; else they share GPUs and take turns. With several nodes, engines
+run on the daemon's node and the trainer on the others (``[ray] address``); if that does not fit, only one node is used.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ _ENOUGH_TOKENS = 8192
 _USABLE = 0.92
 """Usable share of a GPU's memory: the rest is lost to fragmentation."""
 _ASLEEP = 1.0 * GIB
-"""What a sleeping engine, or a waiting trainer, keeps of a GPU."""
+"""Bytes of a GPU that a sleeping engine, or a waiting trainer, keeps."""
 _SEQUENCES = 4
-"""How many sequences of full length an engine's cache must hold at least."""
+"""Least number of sequences of full length that an engine's cache must hold."""
 _ALONE, _BESIDE = 0.9, 0.8
 """``gpu_memory_utilization`` as ``daemon.hardware.dealing`` sets it."""
 _LADDER = ("1x24GB", "1x48GB", "1x80GB", "2x80GB", "4x80GB", "8x80GB", "2x8x80GB", "3x8x80GB", "5x8x80GB", "9x8x80GB")
@@ -58,12 +58,12 @@ class Plan:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens that the cache of one replica holds."""
+        """Return how many tokens the cache of one replica holds."""
         return cached_tokens(self.shape, self.engine, self.tensor_parallel)
 
     @property
     def generated_per_s(self) -> float:
-        """Tokens per second of all replicas together, with as many calls at once as they take."""
+        """Return the tokens per second that all replicas generate together, with as many calls at once as they take."""
         half = self.max_model_len / 2
         calls = max(1.0, min(_MAX_NUM_SEQS, self.cached_tokens / half))
         gpu = self.hardware.gpu
@@ -74,14 +74,17 @@ class Plan:
 
     @property
     def trained_per_s(self) -> float:
-        """Unique tokens per second, forward and backward: 2 FLOPs per parameter for each pass over it."""
+        """Return the unique tokens trained per second, forward and backward: 2 FLOPs per parameter and pass."""
         passes = (2 if self.lora_rank is None else 1) + 1 + self.checkpointing
         products = 2 * passes * self.shape.computed_parameters
         return self.trainers * self.hardware.gpu.flops * _TRAIN_EFFICIENCY / products
 
 
 def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_model_len: int = 4096) -> Plan | None:
-    """Return the plan with the most GPUs for the trainer that leaves the engine its own; None if nothing fits."""
+    """Return the first way that fits, None if none does: trainer on other nodes, on GPUs of its own, in turns.
+
+    In each way the engine gets as few GPUs as fit, and then the trainer as many as fit.
+    """
     length = min(max_model_len, shape.context)
     own = hardware.gpus_per_node
     away = own * (hardware.nodes - 1)
@@ -127,7 +130,7 @@ def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_m
 
 
 def least_hardware(shape: Shape, *, lora_rank: int | None, max_model_len: int) -> Hardware | None:
-    """Return the smallest of some common hardware that fits; None if none does."""
+    """Return the smallest usual hardware (``_LADDER``) that fits; None if none does."""
     for words in _LADDER:
         hardware = _rung(words)
         if fit(shape, hardware, lora_rank=lora_rank, max_model_len=max_model_len) is not None:
@@ -177,7 +180,7 @@ HEAD = "HEAD-NODE:6379"
 
 
 def fragment(plan: Plan, model: str) -> str:
-    """Return TOML that the configuration accepts as it stands; the policy's agents are still to be named."""
+    """Return TOML that is a valid configuration as it is; the user still has to name the policy's agents."""
     lines = ["[engine]", f"max_model_len = {plan.max_model_len}"]
     if plan.tensor_parallel > 1:
         lines.append(f"tensor_parallel_size = {plan.tensor_parallel}")

@@ -3,11 +3,11 @@
 Legend: ``P`` parameters, ``T`` trained parameters, ``W`` trainer processes with a GPU each (FSDP2: each holds 1/W).
 
 Trainer: float32 weights 4P/W, gradients 4T/W, AdamW's moments 8T/W (Kingma & Ba 2014, arXiv 1412.6980). FSDP computes
-with a copy of the weights: 4P in one process, and of two layers at a time in several, because they are gathered layer
-by layer. Products in bfloat16 read another copy in one process, 2P; in several the first one is in bfloat16. Weights
-below an adapter are kept in the precision of the products, in one process without copies
+with a copy of the weights: of all of them in one process (4P), of two layers at a time in several, which gather them
+layer by layer. Matrix products in bfloat16 read another copy in one process (2P); in several, FSDP's own copy is in
+bfloat16. Weights below an adapter are kept in the precision of the matrix products; in one process they have no copies
 (``training.update.engines.frozen``). What the backward pass keeps of a token is counted tensor by tensor
-(``kept_bytes``), as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4), but for RMSNorm, rotary positions and
+(``kept_bytes``), as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4), adapted to RMSNorm, rotary positions and
 gated feed-forward layers, and without a matrix of scores: the tree engine and flash attention recompute it.
 """
 
@@ -28,13 +28,13 @@ _PROFILED_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """Memory of a trainer process at the peak of an update, in bytes: in the forward pass of its second micro-batch."""
+    """Memory in bytes of a trainer process at the peak of an update: the forward pass of its second micro-batch."""
 
     weights: float
     gradients: float
     optimizer: float
     copies: float
-    """Weights that FSDP gathered, and those in the precision of the products."""
+    """Weights that FSDP gathered, and copies in the precision of the matrix products."""
     activations: float
     logits: float
     context: float = CONTEXT_BYTES
@@ -47,7 +47,7 @@ class TrainerMemory:
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """In bytes."""
+    """Memory in bytes of an engine on each of its GPUs."""
 
     weights: float
     activations: float
@@ -62,7 +62,7 @@ class EngineMemory:
 
 
 def kept_bytes(shape: Shape, dtype: str) -> float:
-    """Return what the backward pass keeps of one token in one layer, without recomputation.
+    """Return the bytes that the backward pass keeps of one token in one layer, without recomputation.
 
     float32: input and output of two norms (16h); the inputs of attention and of the feed-forward layer, one tensor each
     for all of their linear layers; query, key and value before and after rotation; the output of attention; and four
@@ -84,7 +84,7 @@ def trainer_memory(
     checkpointing: bool = False,
     dtype: str = "bfloat16",
 ) -> TrainerMemory:
-    """Return what a process needs at the peak of an update.
+    """Return the memory that a process needs at the peak of an update.
 
     Args:
         tokens: unique tokens of a micro-batch.
@@ -95,18 +95,18 @@ def trainer_memory(
     item = 4 if dtype == "float32" else 2
     weights, gathered = 4.0 * count, 4.0 * trained
     if processes > 1:
-        # Two layers, or embeddings and output, are gathered at a time.
+        # Two layers at a time are gathered, and the embeddings and the output.
         gathered = float(item * (2 * shape.layer_parameters + shape.embedding_parameters))
         if lora_rank is not None:
             weights = float(item * count)
     elif dtype != "float32":
         gathered += 2.0 * count
         if lora_rank is not None:
-            # What autocast still copies: embeddings that are the output too, and a mixture's experts.
+            # Autocast still copies embeddings that are also the output, and a mixture's experts.
             weights -= 2 * shape.linear_parameters
             gathered -= 2 * (shape.linear_parameters + (0 if shape.tied else shape.vocabulary * shape.hidden))
     if dtype != "float32":
-        gathered += 2.0 * trained / processes  # the low halves of weights that are rounded as they are served
+        gathered += 2.0 * trained / processes  # low halves of trained weights, which are served rounded
     kept = kept_bytes(shape, dtype)
     # With recomputation each layer keeps only its input, and one layer at a time has all of its activations.
     of_layers = shape.layers * 4 * shape.hidden + kept if checkpointing else shape.layers * kept
@@ -124,7 +124,7 @@ def trainer_memory(
 def engine_memory(
     shape: Shape, *, share: float, gpu_bytes: float, tensor_parallel: int = 1, max_num_seqs: int = 64
 ) -> EngineMemory:
-    """Return what an engine needs on each of its GPUs; the cache is negative if its share is too small.
+    """Return the memory that an engine needs on each of its GPUs; its cache is negative if the share is too small.
 
     Args:
         share: ``gpu_memory_utilization``.
@@ -137,6 +137,6 @@ def engine_memory(
 
 
 def cached_tokens(shape: Shape, engine: EngineMemory, tensor_parallel: int) -> int:
-    """Return how many tokens an engine's cache holds; if there are fewer key heads than GPUs, they are replicated."""
+    """Return how many tokens an engine's cache holds; key heads are replicated if there are fewer than GPUs."""
     divided = min(tensor_parallel, shape.key_heads)
     return max(0, int(engine.cache * divided / shape.cache_bytes_per_token))

@@ -57,7 +57,7 @@ def hardware(words: str) -> Hardware:
     """Parse a description of hardware.
 
     Raises:
-        ConfigError: it is not in this form, or ``auto`` finds no GPU.
+        ConfigError: the description has another form, or ``auto`` finds no GPU.
     """
     if words == "auto":
         return _found()

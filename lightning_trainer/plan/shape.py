@@ -13,7 +13,7 @@ _QKV_BIASES = frozenset({"qwen2", "qwen2_moe"})
 _HEAD_NORMS = frozenset({"qwen3", "qwen3_moe"})
 """Families that normalize each head of queries and keys."""
 _TIED = frozenset({"smollm3"})
-"""Families whose output is their embeddings unless the configuration says otherwise."""
+"""Families whose output layer has the embeddings' weights unless the configuration says otherwise."""
 _KNOWN = frozenset({"llama", "mistral", "smollm3", "mixtral", *_QKV_BIASES, *_HEAD_NORMS}) - {"qwen2_moe"}
 _EXPERTS = ("num_experts", "num_local_experts")
 
@@ -46,12 +46,12 @@ class Shape:
 
     @property
     def keys(self) -> int:
-        """Return the width of all heads' keys together; that of their values is the same."""
+        """Return the width of all heads' keys together, which is also that of their values."""
         return self.key_heads * self.head_size
 
     @property
     def layer_parameters(self) -> int:
-        """Return the number of parameters of a layer, all of its experts included."""
+        """Return the number of parameters of a layer, including all of its experts."""
         return self._layer(self.experts)
 
     @property
@@ -73,11 +73,11 @@ class Shape:
 
     @property
     def computed_parameters(self) -> int:
-        """Return how many parameters a token is multiplied with: only its own experts', and the output's once."""
+        """Return how many parameters a token is multiplied with: the output's, and the layers' with its own experts."""
         return self.vocabulary * self.hidden + self.layers * self._layer(self.experts_per_token)
 
     def lora_parameters(self, rank: int) -> int:
-        """Return the number of parameters of an adapter on all linear layers but the output, experts, and routers."""
+        """Return the number of parameters of an adapter on all linear layers except output, experts, and routers."""
         attention = [(self.hidden, self.queries), (self.hidden, self.keys), (self.hidden, self.keys)]
         attention.append((self.queries, self.hidden))
         forward = [(self.hidden, self.feed_forward)] * 2 + [(self.feed_forward, self.hidden)]

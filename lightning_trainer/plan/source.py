@@ -42,7 +42,7 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
     "meta-llama/Llama-3.1-70B": _llama(80, 8192, 64, 8, 28672, 128256),
     "meta-llama/Llama-3.1-70B-Instruct": _llama(80, 8192, 64, 8, 28672, 128256),
 }
-"""Sizes of models that users plan for before a download, which for some needs the owner's permission."""
+"""Sizes of models that users plan for before they download them; some downloads need the owner's permission."""
 
 
 def find_shape(spec: str) -> tuple[Shape, str]:
@@ -63,7 +63,7 @@ def find_shape(spec: str) -> tuple[Shape, str]:
 
 
 def name_of(spec: str) -> str:
-    """Return what a configuration can name the model by: a placeholder where only its config.json is here."""
+    """Return the model's name for a configuration; a placeholder if ``spec`` is a config.json file."""
     return "OWNER/NAME" if os.path.isfile(os.path.expanduser(spec)) else spec
 
 

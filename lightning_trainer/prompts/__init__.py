@@ -1,1 +1,1 @@
-"""Prompts: what makes new versions of them from recorded attempts. The versions are in ``store.prompts``."""
+"""Making new versions of prompts from recorded attempts. The versions are in ``store.prompts``."""

@@ -1,7 +1,7 @@
-"""What the versions of a prompt earn in live attempts: those that belong to no search,
-evaluation or dataset, and that nobody took out.
+"""What the versions of a prompt earn in live attempts: those that belong to no search, evaluation or dataset, and that
+nobody took out.
 
-It is not an experiment: versions are served one after the other, to tasks that nobody has drawn.
+This is not an experiment: versions are served one after the other, to tasks that were not drawn at random.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ _LOOKED_AT = 10_000
 MOST_OF_VERSION = 200
 """Newest attempts of a version that are read."""
 _MOST = 1_000
-"""Attempts of all versions that are read: versions share them."""
+"""Attempts that are read of all versions together."""
 _AT_ONCE = 50
 """Attempts whose spans are in memory at a time."""
 _KEPT_S = 5.0
-"""Who asks again within this time, or while it is read, gets the same answer."""
+"""How long an answer is kept: the same question within this time, or while the answer is read, gets the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class Earned:
     mean: float | None
     """Of the rewards; None if there is none."""
     interval: tuple[float, float] | None
-    """95 %, of the mean; None if the rewards are too few, or all alike."""
+    """Of the mean, 95 %; None if the rewards are too few, or all alike."""
     more: bool = False
     """Whether older attempts with the version were not read."""
 
 
 class LiveEarned:
-    """What :func:`earned_live` returns, of a store that others read too: in pieces, between which they have their turn,
-    for one question at a time, and not again for one that is repeated."""
+    """Reads what :func:`earned_live` returns from a store that others read too: in pieces, between which others have
+    their turn, for one question at a time, and not again for a question that is repeated."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class LiveEarned:
         """The newest answer, about the prompt of that name."""
 
     async def get(self, name: str) -> dict[int, Earned]:
-        """Return it as it was at most some seconds ago.
+        """Return what the versions of a prompt had earned at most some seconds ago.
 
         Raises:
             StoreError: the store cannot be read.
@@ -91,9 +91,9 @@ class LiveEarned:
 def earned_live(connection: Connection, name: str) -> dict[int, Earned]:
     """Return by version what was earned in the newest live attempts that asked for the prompt once they had begun.
 
-    At most 200 attempts of a version are read, of the newest 10,000 of all programs, and fewer of each where there are
+    At most 200 attempts of a version are read, of the newest 10,000 of all programs, and fewer of each if there are
     very many versions; a version of which none is read is left out. An attempt that got several versions of the prompt
-    says nothing of either.
+    says nothing about any of them.
     """
     of_version = _of_versions(connection, name)
     outcomes: dict[str, _Outcome] = {}
@@ -152,7 +152,7 @@ def _outcomes(connection: Connection, attempt_ids: Sequence[str]) -> dict[str, _
     attempts = {one.attempt_id: one for one in table.select(connection, attempt_ids=attempt_ids)}
     reading = read_spans(select_for_rewards(connection, attempt_ids, calls=False))
     if any(one.span_id is not None or one.response_id is not None for one in reading.evaluations):
-        # What they score may be a call, and is the attempt if it is none: only the calls tell.
+        # Such an evaluation scores a call, or the attempt if it names no call: only the calls tell which.
         reading = read_spans(select_for_rewards(connection, attempt_ids, calls=True))
     given = given_rewards(reading.evaluations, deduplicate(reading.calls), attempts)
     return {

@@ -1,9 +1,9 @@
 """``kind = "examples"``: attempts that went well are shown below the text; no model is asked.
 
 Bootstrapped few-shot examples, drawn at random (Khattab et al., DSPy: Compiling Declarative Language Model Calls into
-Self-Improving Pipelines, arXiv 2310.03714, section 4.1): which draw is best is found out by trying it. For small models
-an example teaches more than a rule, if it looks like a conversation that goes on: a model of 135M parameters follows
-``User:`` and ``Assistant:``, and where an example stands between tags it repeats these, and the names in them.
+Self-Improving Pipelines, arXiv 2310.03714, section 4.1): which draw is best is found by trying. An example teaches a
+small model more than a rule does, if it looks like a conversation that goes on: a model of 135M parameters follows
+``User:`` and ``Assistant:``, but if an example stands between tags it repeats the tags, and the names in them.
 """
 
 import random
@@ -31,11 +31,11 @@ from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 _HEADING = "\n\nExamples of tasks that were done well:\n"
 _NAMES = {"assistant": "Assistant", "user": "User", "tool": "Tool"}
 _OWN = "reward"
-"""Name of what an attempt's function returns."""
+"""Name of the reward that an attempt's function returns."""
 
 
 class ExamplesProposer:
-    """Draws examples from attempts; pure but for the seed."""
+    """Draws examples from attempts; the same attempts and seed give the same text."""
 
     made_by = "examples"
 
@@ -43,7 +43,7 @@ class ExamplesProposer:
         self.config = config
 
     async def propose(self, parent: PromptVersion, attempts: Sequence[JudgedAttempt], seed: int) -> Proposal:
-        """Return the text with other examples than it has.
+        """Return the parent's text with newly drawn examples in place of its own.
 
         Raises:
             ProposalError: no attempt went well, or none of those can be shown.
@@ -70,10 +70,10 @@ class ExamplesProposer:
         return Proposal(text, self.made_by, reason, spent=Budget().spent)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _examples(self, text: str, attempts: Sequence[JudgedAttempt]) -> Iterator[tuple[str, str]]:
-        """Yield by task what its last good attempt said, the text itself left out."""
+        """Yield the task of each good attempt, oldest first, and what was said in it, without the prompt's text."""
         plain = text.partition(_HEADING)[0]
         is_run = is_jinja(plain)
         for one in sorted(attempts, key=lambda one: one.attempt.started_ns):
@@ -82,7 +82,7 @@ class ExamplesProposer:
                 continue
             said = _conversation(turn, text, plain)
             if said is None or (is_run and runs_in_jinja(_filled_in(said, plain))):
-                continue  # a user who writes to the agent would write code of the program
+                continue  # else a user who writes to the agent could write code that the program runs
             if len(said) <= self.config.max_chars:
                 yield one.attempt.task_id, said
 
@@ -93,18 +93,18 @@ def reward_of(rewards: Mapping[str, float]) -> float | None:
 
 
 def _turn(one: JudgedAttempt, text: str) -> Turn | None:
-    """Return the last whole call that was made with the text, which repeats the calls before; else the last one."""
+    """Return the last whole call that was made with the text, which repeats the ones before; else the last of all."""
     whole = [turn for turn in one.turns if turn.answer is not None and not turn.call.truncated]
     with_it = [turn for turn in whole if any(_has(message, text) for message in turn.prompt)]
     return max(with_it or whole, key=attrgetter("call.start_ns"), default=None)
 
 
 def _conversation(turn: Turn, text: str, plain: str) -> str | None:
-    """Return what was said, in the form in which a model would write it on; None if the task cannot be told.
+    """Return what was said, in a form that a model would continue; None if the task cannot be told.
 
     Args:
-        text: with the examples that it may have had; the message that it was part of is shown without it.
-        plain: without them.
+        text: the prompt with the examples that it may have; the message that holds the prompt is shown without it.
+        plain: the prompt without examples.
     """
     assert turn.answer is not None
     told: list[tuple[str, str]] = []
@@ -146,13 +146,13 @@ def _rest(message: str, text: str, plain: str) -> str | None:
 
 
 def _has(message: Message, text: str) -> bool:
-    """Whether a message holds the text, as far as it is not filled in."""
+    """Whether a message holds the text, judged by the longest piece between its placeholders."""
     longest = max(_pieces(text), key=len, default="")
     return bool(longest) and longest in message_text(message)
 
 
 def _pieces(text: str) -> list[str]:
-    """Return what stands between a text's placeholders, as a program's own filling in leaves it."""
+    """Return what stands between a text's placeholders, as it is when the program has filled these in."""
     pieces = PLACEHOLDER.split(text)
     if is_formatted(text):
         pieces = [piece.replace("{{", "{").replace("}}", "}") for piece in pieces]
@@ -162,8 +162,8 @@ def _pieces(text: str) -> list[str]:
 
 
 def _filled_in(example: str, text: str) -> str:
-    """Return the example so that the program's own filling in leaves it as it is: braces of ``str.format`` and dollars
-    of ``string.Template`` are doubled."""
+    """Return the example so that it comes out as it is when the program fills the text in: braces of ``str.format`` and
+    dollars of ``string.Template`` are doubled."""
     if is_formatted(text):
         example = example.replace("{", "{{").replace("}", "}}")
     return example.replace("$", "$$") if is_template(text) else example

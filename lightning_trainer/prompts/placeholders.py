@@ -1,4 +1,4 @@
-"""What a program fills in of a text: a version that lacks some of it, or has more, breaks the program.
+"""The placeholders of a prompt, which a program fills in: a version that lacks one, or has others, breaks the program.
 
 Sources: Python's "Format String Syntax" and ``string.Template``; Jinja's template designer documentation.
 """
@@ -12,19 +12,19 @@ _JINJA = r"\{\{-?\s*[A-Za-z_]\w*(?:\.\w+|\[[^\]{}]*\]|\([^(){}]*\)|\s*\|\s*\w+)*
 _FORMAT = rf"(?<!\{{)\{{(?:[A-Za-z_]\w*|\d*)(?:\.\w+|\[[^\]{{}}]*\])*(?:![rsa])?(?:{_SPEC})?\}}(?!\}})"
 _TEMPLATE = r"\$\{[A-Za-z_]\w*\}|(?<![\w$])\$[A-Za-z_]\w*"
 PLACEHOLDER = re.compile(f"{_JINJA}|{_TEMPLATE}|{_FORMAT}")
-"""Of ``str.format``, Jinja, Mustache, and ``string.Template``."""
+"""A placeholder of ``str.format``, Jinja, Mustache, or ``string.Template``."""
 _STATEMENT = re.compile(r"\{%(?:(?!\{%).)*?(?:%\}|(?=\{%)|\Z)", re.DOTALL)
 _BRACES = r"\{\{(?:(?!\{\{).)*?\}\}"
 _COMMENT = r"\{#(?:(?!\{#).)*?#\}"
 _EXPRESSION = re.compile(rf"{_BRACES}|{_COMMENT}|\{{\{{|\{{#", re.DOTALL)
-"""Whatever Jinja would evaluate, and its comments; of one that does not end, the beginning."""
+"""Whatever Jinja would evaluate, and its comments; if one does not end, its beginning."""
 _ONLY_JINJA = re.compile(rf"\{{%(?:(?!\{{%).)*?%\}}|{_COMMENT}|\{{\{{-?\s*[\w(\[][^{{}}:;]*\}}\}}", re.DOTALL)
-"""No JSON, and no code of other languages, whose braces ``str.format`` leaves."""
+"""What can only be Jinja, and not JSON or code of other languages, whose braces ``str.format`` leaves."""
 _OPENING = re.compile(r"\{[{%#]")
 
 
 def placeholders(text: str) -> set[str]:
-    """Return what a program fills in of a text, white space inside of the braces left out."""
+    """Return the placeholders of a text, without the white space inside of braces."""
     return _without_space(PLACEHOLDER.findall(text))
 
 
@@ -46,7 +46,7 @@ def is_jinja(text: str) -> bool:
 
 
 def runs_in_jinja(words: str) -> bool:
-    """Whether Jinja would take some of these words for a program's own, or stumble over them."""
+    """Whether Jinja would take some of these words for the template's own code, or stumble over them."""
     return _OPENING.search(words) is not None
 
 
@@ -70,7 +70,7 @@ def misfits(before: str, after: str) -> list[str]:
 
 
 def in_place_of(before: str, text: str) -> str:
-    """Return a text with the white space around it that the one before has: a program may put more after it."""
+    """Return a text with the white space around it that the earlier text has: a program may put more after it."""
     start, end = len(before) - len(before.lstrip()), len(before.rstrip())
     return f"{before[:start]}{text.strip()}{before[end:] if end else ''}"
 

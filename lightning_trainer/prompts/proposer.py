@@ -20,7 +20,7 @@ class Proposal:
     reason: str | None
     """What was wrong with the parent, in the proposer's words; None if it says nothing of that."""
     spent: Mapping[str, int]
-    """What its model was asked for it: ``calls``, ``input_tokens``, ``output_tokens``."""
+    """What the proposer's model was asked for the text: ``calls``, ``input_tokens``, ``output_tokens``."""
 
 
 class Proposers(Protocol):

@@ -14,7 +14,7 @@ from lightning_trainer.store.store import Store
 
 
 class PromptProposers:
-    """Those of the ``[[prompt]]`` sections; a prompt without one has examples."""
+    """The proposers of the ``[[prompt]]`` sections; a prompt without a section gets examples."""
 
     def __init__(self, store: Store, prompts: Iterable[AnyPrompt]) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Versions of prompts that quote attempts: what is forgotten may stand in them, word for word, and is served."""
+"""Versions of prompts that quote attempts: what is forgotten may stand in them, word for word, and is still served."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.spans import select_of_attempts
 
 _SHORTEST = 8
-"""Characters of a line that says where it comes from."""
+"""Characters that a line needs to tell where it comes from."""
 _AT_ONCE = 50
 """Attempts whose spans are in memory at a time."""
 _ABOUT_THE_WORK = ("system", "developer")
@@ -17,9 +17,8 @@ _ABOUT_THE_WORK = ("system", "developer")
 
 
 def quoting(connection: Connection, attempt_ids: Sequence[str]) -> list[str]:
-    """Return the versions that have a line of what was said in these attempts, in their text or in its reason, which
-    the default in the code has not: as ``clerk@v7``, by name and number. Lines of fewer than 8 characters are not
-    looked for."""
+    """Return the versions, like ``clerk@v7``, by name and number, whose text or reason has a line that was said in
+    these attempts and that the default in the code does not have. Lines of fewer than 8 characters do not count."""
     versions = connection.execute(
         """SELECT one.name, one.version, one.text || '\n' || coalesce(one.reason, ''), code.text FROM prompts AS one
            LEFT JOIN prompts AS code ON code.name = one.name AND code.root = one.root AND code.made_by = 'code'

@@ -1,8 +1,8 @@
 """``kind = "reflect"``: a model reads attempts and what they earned, and writes a better text.
 
 The reflective mutation of GEPA (Agrawal et al., GEPA: Reflective Prompt Evolution Can Outperform Reinforcement
-Learning, arXiv 2507.19457, section 3.2): the attempts, their rewards and why these were given, as words, are what the
-model learns from. Placeholders of the text stay as they are, since the program fills them in.
+Learning, arXiv 2507.19457, section 3.2): the model learns from the attempts, their rewards and, in words, why these
+were given. Placeholders of the text stay as they are, since the program fills them in.
 """
 
 import json
@@ -22,7 +22,7 @@ from lightning_trainer.prompts.proposer import Proposal
 from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 
 _LONGEST_WHY = 4000
-"""Characters of why an attempt earned what it did: the output of a test suite may be all of a model's context."""
+"""Most characters that say why an attempt earned what it did: a test suite's output may fill a model's context."""
 _TASK = (
     "You improve a prompt: a text that stands in a program and tells an AI agent how to work. You are shown the "
     "present text, and attempts at tasks that were made with it, each with what it earned and, where it was said, why. "
@@ -46,11 +46,11 @@ class ReflectProposer:
     def __init__(self, config: ReflectConfig) -> None:
         self.config = config
         self.budget = Budget(config.budget, section="prompt", instead="")
-        """Of all that it is asked."""
+        """For all that the model is asked."""
         self._client = ModelClient(config)
 
     async def propose(self, parent: PromptVersion, attempts: Sequence[JudgedAttempt], seed: int) -> Proposal:
-        """Return a better text, with what the model found out; ``seed`` decides nothing here.
+        """Return a better text, with what the model found out; ``seed`` has no effect here.
 
         Raises:
             ProposalError: no attempt can be read, the endpoint does not answer, or the budget is spent.

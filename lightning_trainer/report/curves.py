@@ -26,7 +26,7 @@ from lightning_trainer.report.svg import (
 COLORS = 6
 """Number of classes, ``c0`` to ``c5``; a seventh curve starts over."""
 _DOTS = 60
-"""Beyond this many points a curve is drawn as a line only."""
+"""A curve of more points than this is drawn as a line without dots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Bin:
     high: float
     count: int
     largest: float | None = None
-    """Of what is in it; None: nothing is."""
+    """Largest value in the bin; None if the bin is empty."""
     href: str | None = None
-    """Where a click on it leads."""
+    """Where a click on the bin leads."""
     chosen: bool = False
 
 
@@ -70,7 +70,7 @@ def ticks_between(low: float, high: float, count: int = 4) -> list[float]:
 def curve_chart(
     curves: Sequence[Curve], *, width: int, height: int, label: str, x_name: str = "step", zero: bool = False
 ) -> str:
-    """Draw the curves in one frame; return an empty text if none of them has a value.
+    """Draw the curves in one frame; return an empty string if none of them has a value.
 
     Args:
         zero: start the y axis at 0 if nothing is below it.
@@ -147,7 +147,7 @@ def _line(frame: Frame, curve: Curve, color: int) -> str:
             continue
         if len(run) > 1:
             parts.append(f'<polyline class="curve c{color}" points="{" ".join(run)}"/>')
-        elif run and not dotted:  # a line of one point would not be seen
+        elif run and not dotted:  # a line of one point would be invisible
             parts.append(_dot(frame, *at, color))
         run = []
     if dotted:

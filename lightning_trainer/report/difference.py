@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 Z_95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 _FEWEST = 4
-"""Tasks of which a mean difference has an interval: of fewer it says little, and Student's quantile is inexact."""
+"""Fewest values whose mean gets an interval: with fewer it says little, and Student's quantile is inexact."""
 
 
 def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
@@ -53,7 +53,7 @@ class PairedDifference:
     interval: tuple[float, float]
     """95 %."""
     p_value: float
-    """Exact two-sided McNemar: how likely so lopsided a change is when training did nothing."""
+    """Exact two-sided McNemar: how likely a change at least this lopsided is if training did nothing."""
 
 
 def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> PairedDifference:
@@ -91,8 +91,8 @@ class MeanDifference:
 
 
 def mean_difference(before: Sequence[float], after: Sequence[float]) -> MeanDifference | None:
-    """Compare scores of the same tasks in the same order; None if the tasks are fewer than four, or all differ by the
-    same, so that nothing is known of the spread."""
+    """Compare scores of the same tasks in the same order; None if there are fewer than four tasks, or if all scores
+    change by the same amount, which says nothing about the spread."""
     differences = [a - b for b, a in zip(before, after, strict=True)]
     n = len(differences)
     if n < _FEWEST or max(differences) - min(differences) < 1e-9:
@@ -103,7 +103,7 @@ def mean_difference(before: Sequence[float], after: Sequence[float]) -> MeanDiff
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of a mean: Wilson's if each value is 0 or 1, else Student's; None if there are fewer
-    than four values, or all are alike and not 0 or 1, so that nothing is known of the spread."""
+    than four values, or if all are alike and not 0 or 1, which says nothing about the spread."""
     n = len(values)
     if n < _FEWEST:
         return None
@@ -116,7 +116,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _student_95(freedom: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t; from 3 degrees of freedom on within 0.2 %."""
+    """Return the two-sided 95 % quantile of Student's t, within 0.2 % from 3 degrees of freedom on."""
     return Z_95 + 2.3723 / freedom + 2.8225 / freedom**2 + 2.5559 / freedom**3 + 1.5895 / freedom**4
 
 

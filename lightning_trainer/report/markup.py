@@ -15,7 +15,7 @@ def section(title: str, *html: str, css: str = "") -> str:
 
 
 def paragraph(*html: str) -> str:
-    """Join finished sentences into one paragraph; empty ones are left out."""
+    """Join finished sentences into one paragraph, leaving out empty ones."""
     return f"<p>{' '.join(filter(None, html))}</p>"
 
 
@@ -63,7 +63,7 @@ def figure(value: float | None, pattern: str, unit: str = "") -> str:
 
 # The frame of a page: one file that a browser opens from disk, in light and dark, on a desktop and on a phone.
 #
-# Nothing is fetched: style, charts, and the few lines of script are inside.
+# The page fetches nothing: style, charts, and the few lines of script are inside.
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">

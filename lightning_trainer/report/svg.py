@@ -158,7 +158,7 @@ def y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -
 
 
 def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
-    """Draw the line at the bottom, with as many round values as there is room for; ``xs`` ascend."""
+    """Draw the line at the bottom, labeled with as many round values as fit; ``xs`` ascend."""
     text_width = 8 * len(str(xs[-1]))
     label_width = max(_LABEL_WIDTH, text_width + 6)
     room = max(1, int((frame.width - LEFT - RIGHT) / label_width))
@@ -166,7 +166,7 @@ def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
     every = next(step for step in steps if (xs[-1] - xs[0] + 1) / step <= room)
     shown = range(-(-xs[0] // every) * every, xs[-1] + 1, every) or [xs[0]]
     base = frame.height - BOTTOM
-    furthest = frame.width - text_width / 2  # a label that leaves the drawing is cut off, and reads as another number
+    furthest = frame.width - text_width / 2  # a label cut off at the edge reads as another number
     labels = "".join(
         f'<text class="tick" x="{min(frame.x(x), furthest):.1f}" y="{base + 17}" text-anchor="middle">{x}</text>'
         for x in shown
@@ -179,7 +179,7 @@ def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
 
 
 def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> list[str]:
-    """Return invisible columns with the steps' titles, easier to hit than a dot: each goes halfway to the next."""
+    """Return invisible columns with the steps' titles, easier to hit than a dot: each reaches halfway to the next."""
     edges = [frame.x.start, *(frame.x((x + following) / 2) for x, following in pairwise(xs)), frame.x.end]
     height = frame.height - TOP - BOTTOM
     return [
@@ -190,7 +190,7 @@ def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> lis
 
 
 def drawing(width: int, height: int, parts: Sequence[str], label: str, *, role: str = "img") -> str:
-    """Return the whole SVG; ``label`` is what a screen reader says. The role of one with links in it is ``group``."""
+    """Return the whole SVG; a screen reader says ``label``. A drawing with links has the role ``group``."""
     return (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
         f'aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'

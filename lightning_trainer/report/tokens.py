@@ -9,7 +9,7 @@ from html import escape
 
 _STRENGTHS = 5
 _SURPRISING = 4.0
-"""Nats."""
+"""Surprise in nats from which on a token has the darkest color."""
 
 
 def legend_html() -> str:
@@ -25,14 +25,18 @@ def legend_html() -> str:
 
 
 def token_html(text: str, css: str, title: str) -> str:
-    """Return one token with its white space made visible; ``css`` is ``m`` (not sampled) or of ``advantage_css``."""
+    """Return one token with its white space made visible.
+
+    Args:
+        css: ``m`` (not sampled), ``u`` (not trained), or a class of ``advantage_css`` or ``surprise_css``.
+    """
     visible = escape(text) if text.strip(" ") or not text else "·" * len(text)
     visible = visible.replace("\n", "↵\n").replace("\t", "⇥\t") or "∅"
     return f'<span class="t {css}" title="{escape(title, quote=True)}">{visible}</span>'
 
 
 def advantage_css(advantage: float | None, largest: float) -> str:
-    """Return the class of a trained token; ``largest`` is the greatest size of an advantage on the same scale."""
+    """Return the class of a trained token; ``largest`` is the largest absolute advantage on the same scale."""
     if not advantage:
         return "z"
     strength = max(1, round(_STRENGTHS * abs(advantage) / largest))
@@ -40,7 +44,7 @@ def advantage_css(advantage: float | None, largest: float) -> str:
 
 
 def surprise_css(logprob: float | None) -> str:
-    """Return the class of a sampled token by how unlikely it was: the darkest at four nats (1 in 55) and beyond."""
+    """Return the class of a sampled token by how unlikely it was: the darkest from four nats (1 in 55) on."""
     if logprob is None or math.isnan(logprob):
         return "u"
     return f"s{1 + int(min(-logprob, _SURPRISING) * (_STRENGTHS - 1) / _SURPRISING)}" if logprob < -1e-4 else "z"

@@ -1,1 +1,1 @@
-"""Token ids for calls of which only the words are known: made again with the policy's tokenizer, and verified."""
+"""Token ids for calls that are known only by their words: made again with the policy's tokenizer, and verified."""

@@ -21,8 +21,9 @@ class NoWordsError(LightningError, ValueError):
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
-    """Return the messages; one that answers several tool calls becomes one for each, and what a user says besides them
-    another.
+    """Return messages as chat messages.
+
+    A message that answers several tool calls becomes one message for each, and what a user says with them another.
 
     Raises:
         NoWordsError: one of them cannot be put into words.
@@ -43,8 +44,10 @@ def chat_answer(message: Message) -> ChatMessage:
 
 
 def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return tool definitions in the form that requests use, without those that have no name: they run at a provider,
-    and no other model can call them."""
+    """Return tool definitions in the form that requests use, without those that have no name.
+
+    Tools without a name run at a provider, and no other model can call them.
+    """
     return [
         {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
         for tool in tools
@@ -53,10 +56,10 @@ def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_served(message: ChatMessage) -> ChatMessage:
-    """Return a message as the engine hands it to the chat template: with the arguments of tool calls as objects, and a
-    developer's as the system's.
+    """Return a message as the engine hands it to the chat template.
 
-    Arguments that are not an object count as empty, and so does content that is null or not there.
+    The arguments of tool calls become objects, and a developer's message the system's. Arguments that are not an object
+    count as empty, and so does content that is null or missing.
 
     Raises:
         NoWordsError: it is not a message, or one of its tool calls names no tool.
@@ -76,9 +79,9 @@ def as_served(message: ChatMessage) -> ChatMessage:
 
 
 def tool_calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a chat message's tool calls in OpenAI's form, but with arguments as objects where they are objects.
+    """Return a chat message's tool calls in OpenAI's form, except that arguments that are an object are given as one.
 
-    Requests have arguments as JSON text, datasets of Hugging Face also calls without ``function`` around them.
+    Requests have arguments as JSON text; datasets of Hugging Face also have calls without ``function`` around them.
 
     Raises:
         NoWordsError: one of them names no tool.
@@ -127,7 +130,7 @@ def _messages(message: Message) -> list[ChatMessage]:
             raise NoWordsError(f"a message of the role {role!r} has a part of the kind {kind!r}, which is not text")
     if answers and not (texts or reasoning or calls):
         return answers
-    if answers and role != "user":  # nothing says which of it came first
+    if answers and role != "user":  # nothing says which part came first
         raise NoWordsError(f"a message of the role {role!r} has more than the results of tools")
     chat: ChatMessage = {"role": role, "content": "\n".join(texts)}
     if message.get("name"):

@@ -47,7 +47,7 @@ class Scorer(Protocol):
     """The model that it scores with, as the server names it."""
 
     def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Return ``log p(token | before it)`` in nats at temperature 1, for every token but the first.
+        """Return ``log p(token | before it)`` in nats at temperature 1, for every token except the first.
 
         Raises:
             UnscorableError: it cannot score these ids.
@@ -191,7 +191,7 @@ class EngineScorer:
         self._client.close()
 
     def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Return ``log p(token | before it)``, nats, for every token but the first.
+        """Return ``log p(token | before it)``, nats, for every token except the first.
 
         Raises:
             UnscorableError: the engine refuses these ids (400).

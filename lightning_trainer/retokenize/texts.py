@@ -13,7 +13,7 @@ from lightning_trainer.ingest.dialects.values import text
 from lightning_trainer.types import Span
 
 _MOST_ABOVE = 8
-"""Spans between a call and its agent's: in Strands a cycle's."""
+"""Limit on the spans looked at above a call to find its agent's: in Strands, a cycle's lies between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def words_of(spans: Sequence[Span]) -> dict[str, Words]:
 
 
 def _conversation(joined: JoinedCall, known: Mapping[SpanKey, Span]) -> Conversation:
-    """Return that of the most faithful record with an answer's words: a call may have several, some without content."""
+    """Return the conversation of the most faithful record that has an answer's words: others may have no content."""
     for record in joined.records:
         read = dialect_of(record.span).conversation(record.span)
         if read.output_messages and read.input_messages:
@@ -72,7 +72,7 @@ def _conversation(joined: JoinedCall, known: Mapping[SpanKey, Span]) -> Conversa
 
 
 def _system_prompt_above(span: Span, known: Mapping[SpanKey, Span]) -> str | None:
-    """Return the system prompt of a call that Strands recorded: before 1.34 it is on the agent's span alone.
+    """Return the system prompt of a call that Strands recorded: before 1.34 it is only on the agent's span.
 
     Source: ``strands/telemetry/tracer.py`` of ``strands-agents`` 1.9 (Apache-2.0).
     """

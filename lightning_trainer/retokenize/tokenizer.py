@@ -1,9 +1,9 @@
 """The policy's own tokenizer and chat template, as the engine uses them.
 
-An answer without tool calls is tokenized as it is and closed with the token that ends a turn. One with tool calls is
-what the template writes after the prompt, because the engine's parser took its words apart. What the model really
-sampled may have been spelled with other ids: that is why ``grading`` checks them, and why such ids are never graded
-exact.
+An answer without tool calls is tokenized as it is and closed with the token that ends a turn. One with tool calls or
+reasoning is what the template writes after the prompt, because the engine's parser took its words apart. What the model
+really sampled may have been spelled with other ids: that is why ``grading`` checks them, and why such ids are never
+graded exact.
 """
 
 import json
@@ -45,7 +45,7 @@ class PolicyTokenizer:
             raise ModelError(f"the model {folder} has no tokenizer that can be loaded: {error}") from error
         self._folder = folder
         self._template = chat_template
-        """None: the model's own, of which it may have several; which one is meant depends on the tools."""
+        """None: the model's own; it may have several, and then the tools decide which one is used."""
         if not (chat_template or self._tokenizer.chat_template):
             raise ModelError(f"the model {folder} has no chat template; name one as engine.chat_template")
 
@@ -99,8 +99,10 @@ class PolicyTokenizer:
 
     @cached_property
     def _end(self) -> int:
-        """The first token after an answer, as the template writes it, at which the engine stops: the tokenizer's end
-        token is another one in some models (Gemma, Phi-3)."""
+        """The token that ends an answer: the first one at which the engine stops in what the template writes after it.
+
+        In some models (Gemma, Phi-3) the tokenizer's end token is another one.
+        """
         end = self._tokenizer.eos_token_id
         try:
             said = self._render([_ASKED, _ANSWERED], (), answering=False)
@@ -133,7 +135,7 @@ class PolicyTokenizer:
 
 
 def _generation_ends(folder: Path) -> frozenset[int]:
-    """Return the tokens at which generation stops by the model's ``generation_config.json``, which vLLM reads."""
+    """Return the tokens that end generation by the model's ``generation_config.json``, which vLLM reads."""
     path = folder / "generation_config.json"
     said = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
     return frozenset(said if isinstance(said, list) else [said] if isinstance(said, int) else ())

@@ -1,6 +1,6 @@
-"""Running an agent over tasks in groups, step by step, against a daemon that trains on what it sees.
+"""Running an agent over tasks in groups, step by step, against a daemon that trains on what it records.
 
-This is client code: it runs in the agent's process and needs nothing but the standard library and the instrumentation.
+This is client code: it runs in the agent's process and needs only the standard library and the instrumentation.
 """
 
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event, StepEnded, Task

@@ -1,4 +1,4 @@
-"""One attempt: the agent's code under a rollout, with a time limit; an exception in it is data, not a crash."""
+"""One attempt: the agent's code, run as a rollout with a time limit; an exception in it is data, not a crash."""
 
 import contextvars
 import threading
@@ -15,7 +15,7 @@ from lightning_instrumentation.rollout import RunRollout
 from lightning_trainer.rollouts.awaiting import is_async, result_of
 
 _SHOWN = 200
-"""Characters of a value that is not a reward, in the sentence about it."""
+"""How many characters an error shows of a value that is not a reward."""
 
 # The events that a runner passes to its ``on_event``.
 
@@ -25,7 +25,7 @@ class AttemptEnded:
     """An attempt has ended, with a reward, with an error, or with neither."""
 
     stage: str
-    """``train``, ``baseline``, or the name of an evaluation; ``retried`` if another is made in its place."""
+    """``train``, ``baseline``, or the name of an evaluation; ``retried`` if another attempt is made in its place."""
     step: int | None
     task_id: str
     reward: float | None
@@ -42,7 +42,7 @@ class StepEnded:
     reward_mean: float | None
     live_version: int | None
     rollout_s: float
-    """Seconds from the end of the step before, or the start of the run, to that of the last attempt since."""
+    """Seconds from the end of the previous step, or the start of the run, to the end of the last attempt since then."""
     wait_s: float
     """Seconds from then until the daemon had trained and published."""
 
@@ -58,8 +58,8 @@ def as_json(event: Event) -> dict[str, Any]:
 class Task(Protocol):
     """Anything with an id that is unique among the tasks of a run.
 
-    If it also has an attribute ``input``, that is recorded as the rollout's input, as JSON. Judges read it, so a
-    reference answer that the agent must not see belongs there.
+    An attribute ``input``, if there is one, is recorded as the rollout's input, as JSON. Judges read it, so a reference
+    answer that the agent must not see belongs there.
     """
 
     @property
@@ -67,9 +67,9 @@ class Task(Protocol):
 
 
 TaskT = TypeVar("TaskT", bound=Task | Mapping[str, Any])
-"""Of what a runner is given."""
+"""The type of the tasks that a runner is given."""
 NamedT = TypeVar("NamedT", bound=Task)
-"""Of what an attempt is made at: a mapping has got a name."""
+"""The type of the tasks that attempts are made at: a mapping has been given a name by then."""
 ResultT = TypeVar("ResultT")
 Reward: TypeAlias = float | None
 AttemptFunction: TypeAlias = Callable[[TaskT], Reward | Awaitable[Reward]]
@@ -90,8 +90,8 @@ def run_attempt(
     """Run ``attempt(task)`` as one rollout, awaiting what it returns if necessary, and record the number that it gives
     as the reward.
 
-    ``replaced(failed)`` is asked when it has returned or raised; if another is made in its place, it is recorded as
-    retried. Its group is the ``policies``', even if they answer no call in it.
+    ``replaced(failed)`` is called when the attempt has returned or raised; if it says that another attempt is made in
+    its place, this one is recorded as retried. Its group is the ``policies``', even if they answer no call in it.
     """
     began = time.monotonic()
     # One id for both: calls made through a rollout's URL do not name an attempt.
@@ -118,7 +118,7 @@ def run_attempt(
                     rollout.retried()
                     stage = "retried"
             if given is not None:
-                lt.reward(given)  # what is not a number is recorded as missing
+                lt.reward(given)  # a value that is not a number is recorded as missing
                 reward = number_of(given)
                 if reward is None:
                     limits = f"a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}"
@@ -129,9 +129,9 @@ def run_attempt(
 
 
 def _within(attempt: AttemptFunction[NamedT], task: NamedT, timeout_s: float) -> Reward:
-    """Run the attempt and give up after the limit: a coroutine is cancelled; a function has a thread of its own, which
-    Python cannot stop, so it is left behind."""
-    timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # infinity, too, is a limit
+    """Run the attempt and give up after the limit: a coroutine is then cancelled; a function runs in a thread of its
+    own, which Python cannot stop, so it is left behind."""
+    timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # the limit may be infinite
     give_up = time.monotonic() + timeout_s
     made = attempt(task) if is_async(attempt) else _in_a_thread(lambda: attempt(task), timeout_s)
     try:

@@ -1,4 +1,4 @@
-"""Attempts that are coroutines: those of a process share one event loop, in a thread of its own.
+"""Attempts that are coroutines: all those of a process share one event loop, which has a thread of its own.
 
 There is one loop for the life of the process, not one per attempt, because clients that an agent keeps from one attempt
 to the next (``AsyncOpenAI``, ``aiohttp``) belong to the loop on which they were first used.
@@ -22,10 +22,10 @@ _making = threading.Lock()
 
 
 class Waiting:
-    """Whether anyone waits for a run's attempts; when nobody does any longer, its coroutines are cancelled, and its
+    """Whether a run still waits for its attempts; once it no longer does, its coroutines are cancelled, and its
     programs killed.
 
-    Python can stop no function, so these go on.
+    Attempts that are functions continue, because Python cannot stop a function.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Waiting:
         self._lock = threading.Lock()
 
     def end(self) -> int:
-        """Stop what can be stopped; return how many that were."""
+        """Stop every attempt that can be stopped, and return how many there were."""
         with self._lock:
             self.ended = True
             stops = tuple(self._stops)
@@ -44,7 +44,7 @@ class Waiting:
 
     @contextmanager
     def stops(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Call ``stop`` if the end comes within the block, or came before."""
+        """Call ``stop`` if ``end`` is called within the block, or was called before."""
         with self._lock:
             self._stops.add(stop)
             ended = self.ended
@@ -58,11 +58,11 @@ class Waiting:
 
 
 waiting: ContextVar[Waiting | None] = ContextVar("waiting", default=None)
-"""Of the run whose attempt this is."""
+"""The ``Waiting`` of the current attempt's run."""
 
 
 def stopped_with_run(stop: Callable[[], object]) -> AbstractContextManager[None]:
-    """Call ``stop`` if the run whose attempt this is ends within the block, or has ended."""
+    """Call ``stop`` if the current attempt's run ends within the block, or has ended before."""
     waited = waiting.get()
     return nullcontext() if waited is None else waited.stops(stop)
 
@@ -82,7 +82,7 @@ def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
     """
     if not inspect.isawaitable(value):
         return cast("T", value)
-    # The loop copies the caller's context with the coroutine, and so the attempt's identity.
+    # With the coroutine, the loop copies the caller's context, and so the attempt's identity.
     running = asyncio.run_coroutine_threadsafe(_awaited(value), _loop_of(os.getpid()))
     try:
         with stopped_with_run(running.cancel):
@@ -92,7 +92,7 @@ def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
             raise
         running.cancel()
         raise TimeoutError(f"nothing came within {timeout_s:g} s") from None
-    except KeyboardInterrupt:  # also what cancels a Ray task
+    except KeyboardInterrupt:  # Ray cancels its tasks with this, too
         running.cancel()
         raise
 
@@ -103,7 +103,7 @@ async def _awaited(value: Awaitable[T]) -> T:
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
-        # KeyboardInterrupt and SystemExit would end the loop, and others, such as a panic in Rust, their worker.
+        # KeyboardInterrupt and SystemExit would end the loop; others, such as a panic in Rust, would end the worker.
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 

@@ -36,13 +36,13 @@ from lightning_trainer.rollouts.task_file import FileTask
 
 try:
     import fcntl
-except ImportError:  # Windows, which has no groups of processes either
+except ImportError:  # Windows, which has no process groups either
     fcntl = None
 
 _LONGEST_VARIABLE = 120_000
-"""Bytes: Linux allows 131,072 of one variable, its name included (``MAX_ARG_STRLEN``)."""
+"""In bytes: Linux allows 131,072 for one variable, its name included (``MAX_ARG_STRLEN``)."""
 _LONGEST_OUTPUT = 1 << 20
-"""Bytes that are read from the end of standard output and of standard error."""
+"""How many bytes are read from the end of standard output, and of standard error."""
 
 
 class CommandError(LightningError):
@@ -56,7 +56,8 @@ class Command:
         command: program and arguments; they do not go through a shell.
         endpoint: the daemon's URL.
         agent: the agent's name if nothing in the program sets one.
-        timeout_s: limit after which the program, and everything it has started, is killed, as it is when the run ends.
+        timeout_s: limit after which the program is killed with everything that it has started. The end of the run kills
+            it in the same way.
 
     Raises:
         LightningError: this is Windows.
@@ -80,7 +81,7 @@ class Command:
         """Run the program for the current rollout, and return the reward that it printed.
 
         Raises:
-            CommandError: it ended with a status other than 0, or printed something that is not a reward.
+            CommandError: the program ended with a status other than 0, or printed something that is not a reward.
             TimeoutError: it took too long.
             OSError: it cannot be run.
         """
@@ -90,11 +91,11 @@ class Command:
         """Run the program for the current rollout, and return the last line that it printed, whatever it says.
 
         Raises:
-            CommandError: it ended with a status other than 0.
+            CommandError: the program ended with a status other than 0.
             TimeoutError: it took too long.
             OSError: it cannot be run.
         """
-        # With files instead of pipes, what the program leaves running cannot hold us up by keeping them open.
+        # With pipes instead of files, processes that the program leaves running could hold us up by keeping them open.
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             assert fcntl is not None
             for file in (output, errors):  # a shell's `> /dev/stdout` opens the file once more, at its beginning
@@ -153,7 +154,7 @@ class Command:
 
 
 def _as_variable(prompts: Mapping[str, Any]) -> str:
-    """Return prompts as a program finds them in its environment.
+    """Return prompts as the value of a variable in a program's environment.
 
     Raises:
         CommandError: they are too long for it.
@@ -169,7 +170,8 @@ def _as_variable(prompts: Mapping[str, Any]) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill its process group and, while it lives, anything it started in other groups: nothing outlives the attempt."""
+    """Kill the program's process group and, if the program is alive, all that it started in other groups: nothing
+    outlives the attempt."""
     elsewhere = _descendants(process.pid) if process.poll() is None else []
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -179,7 +181,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the processes below it; none where psutil is missing, which the client alone does not install."""
+    """Return the processes below this one; none if psutil is missing, which the client alone does not install."""
     try:
         import psutil
     except ImportError:

@@ -1,17 +1,17 @@
-"""Which of a step's candidate tasks are tried: half of them as they come, half by how uncertain their success is.
+"""The choice of a step's tasks among candidates: half of them as they come, half by how uncertain their success is.
 
 A group teaches by the differences between its attempts, so a task that is always solved, or never, is wasted. The
 variance ``p (1 - p)`` of a reward in [0, 1] says how much there is to learn ("learnability": Rutherford et al. 2024, No
-Regrets, arXiv 2408.15099, section 4). Tasks seldom come back, so ``p`` is learned by kind of task, and drawn from what
-is believed about it (Thompson sampling): a kind that was rarely tried is tried again now and then.
+Regrets, arXiv 2408.15099, section 4). Tasks seldom repeat, so ``p`` is learned per kind of task, and drawn from its
+posterior (Thompson sampling): a kind that was rarely tried is tried again now and then.
 
 By variance alone, a kind that is never solved is worth as little as one that always is, and is hardly tried again while
 another is solved most of the time. But the former has everything to gain and the latter nothing, so the missing reward
 counts, too: ``p (1 - p) + 0.05 (1 - p)``.
 
-A policy that is shown one kind at a time forgets the others, and answers all as if they were that one. So tasks are
-drawn in proportion to their worth, not the best ones taken, and half of a step is left as the program made it (as
-Prioritized Level Replay mixes replayed levels with new ones: Jiang et al. 2021, arXiv 2010.03934, section 3).
+A policy that is shown one kind at a time forgets the others, and answers every kind as if it were that one. So tasks
+are drawn in proportion to their worth instead of taking the best ones, and half of a step is left as the program made
+it (as Prioritized Level Replay mixes replayed levels with new ones: Jiang et al. 2021, arXiv 2010.03934, section 3).
 """
 
 import random
@@ -29,13 +29,13 @@ solved 19 times of 20."""
 
 
 class Curriculum(Generic[TaskT]):
-    """Chooses tasks by the outcomes of training attempts at tasks of the same kind; evaluations are never looked at.
+    """Chooses tasks by the outcomes of training attempts at tasks of the same kind; evaluations are ignored.
 
-    What it learned is only in memory: a restarted run begins without it, and goes on with the tasks it had started.
+    What it has learned is only in memory: a restarted run begins without it, but continues the tasks it had started.
 
     Args:
         kind: returns the kind of a task, such as a family, a level, or a length; anything hashable.
-        seed: of the draws.
+        seed: seed of the draws.
     """
 
     def __init__(self, kind: Callable[[TaskT], Hashable], *, seed: int = 0) -> None:
@@ -43,7 +43,7 @@ class Curriculum(Generic[TaskT]):
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._seen: dict[Hashable, list[float]] = {}
-        """For each kind, the sums of rewards and of what was missing to 1."""
+        """For each kind, the sum of the rewards, and the sum of what they were short of 1."""
 
     def saw(self, task: TaskT, reward: float) -> None:
         """Learn from an attempt; a reward outside of [0, 1] counts as the nearer bound."""

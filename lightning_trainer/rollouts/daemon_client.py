@@ -24,9 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class RefusedError(LightningError):
-    """The daemon, or what answers in its place, refuses a request.
+    """The daemon, or another program that answers in its place, refuses a request.
 
-    ``details`` is what its answer says of the error, with its ``message``; empty if it is not in the daemon's format.
+    ``details`` is the answer's description of the error, with its ``message``; empty if the answer is not in the
+    daemon's format.
     """
 
     def __init__(self, sentence: str, details: Mapping[str, Any]) -> None:
@@ -35,23 +36,23 @@ class RefusedError(LightningError):
 
 
 class Reached(NamedTuple):
-    """Where a daemon is, and what it takes to reach it."""
+    """The address of a daemon, and what it takes to reach it."""
 
     endpoint: str
     token: str | None
-    """None if it is to be found."""
+    """None: the client has to find it."""
     ca_file: Path | None
 
 
 def daemon_of_client(endpoint: str | None) -> Reached:
-    """Start this program's client if necessary, and return what reaches its daemon: a runner asks the daemon that its
-    attempts are recorded by, whatever ``lt.init`` was told.
+    """Start this program's client if necessary, and return how to reach its daemon: a runner asks the daemon that
+    records its attempts, whichever one ``lt.init`` was given.
 
     Args:
-        endpoint: another daemon, which is then reached by the environment's settings.
+        endpoint: another daemon, which is then reached with the environment's settings.
 
     Raises:
-        ConfigurationError: it is not an http(s) URL.
+        ConfigurationError: the endpoint is not an http(s) URL.
     """
     lt.init(endpoint)
     started = running()
@@ -66,11 +67,11 @@ _VERSION = re.compile(r"@v\d{1,18}$", re.ASCII)
 
 
 def policy_of(model: str) -> str:
-    """Return the policy of a model that the gateway serves: of ``POLICY``, or of its version ``POLICY@vN``."""
+    """Return the policy of a model that the gateway serves: of ``POLICY``, or of one of its versions, ``POLICY@vN``."""
     return _VERSION.sub("", model)
 
 
-# What an error response means: a sentence of the daemon's, a wrong token, or another service.
+# What an error response means: the daemon's own sentence, a wrong token, or another service.
 
 
 def refusal(url: str, status: int, body: bytes) -> str:
@@ -94,7 +95,7 @@ def _sentence(body: bytes) -> str | None:
 
 
 def _details(body: bytes) -> Mapping[str, Any]:
-    """Return what the daemon says of an error; nothing if the body is not in its format."""
+    """Return the daemon's description of an error; empty if the body is not in its format."""
     try:
         details = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
@@ -103,13 +104,13 @@ def _details(body: bytes) -> Mapping[str, Any]:
 
 
 _POLL_S = 5.0
-"""After which a caller looks at what else may have happened to its groups."""
+"""Seconds after which a caller looks at what else may have happened to its groups."""
 _AGAIN_S = 0.5
 _LONGEST_ERROR = 65536
 _CUT_OFF = (http.client.RemoteDisconnected, http.client.IncompleteRead)
-"""How a request ends that was under way when the daemon was stopped or killed."""
+"""The errors of a request that was under way when the daemon was stopped or killed."""
 COME_AGAIN = (502, 503, 504)
-"""Statuses of a daemon whose store cannot be read just now, and of a proxy before one that is restarting."""
+"""Statuses of a daemon whose store cannot be read right now, and of a proxy whose daemon is restarting."""
 _PAGE = 1000
 """Number of groups in one response; a shorter one is the last."""
 
@@ -118,8 +119,8 @@ class DaemonClient:
     """A client of the daemon's API for one policy.
 
     Args:
-        policy: its name; None for a client that only waits for the daemon.
-        ca_file: certificates of the authorities that an https endpoint's is signed by; by default the environment's.
+        policy: the policy's name; None for a client that only waits for the daemon.
+        ca_file: certificates of the authorities that sign an https endpoint's; by default the environment's.
         patience_s: how long to wait for an unreachable daemon before raising an error.
     """
 
@@ -148,7 +149,7 @@ class DaemonClient:
         """Wait for a daemon that is starting, and for its engines and trainers for as long as they take.
 
         Raises:
-            LightningError: it has not answered after ``patience_s``, or there is no such policy.
+            LightningError: the daemon has not answered after ``patience_s``, or there is no such policy.
         """
         if not {"status", "version"} <= self._get(self._health, timeout_s=30.0).keys():
             raise LightningError(not_a_daemon(self._origin, "its answer to /healthz is not a daemon's"))
@@ -168,16 +169,16 @@ class DaemonClient:
         return self._get(self._url, timeout_s=30.0)
 
     def live_versions(self) -> dict[str, int | None]:
-        """Return the policy's live version under its name; nothing for a client of no policy."""
+        """Return the policy's live version under its name; empty for a client without a policy."""
         if self._policy is None:
             return {}
         return {self._policy: self._get(f"{self._url}?limit=1", timeout_s=30.0)["live_version"]}
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
-        """Return the number of attempts of a mode that have ended, by id of the groups whose id has the prefix.
+        """Return the number of ended attempts of a mode for each group whose id has the prefix, by the group's id.
 
-        With ``taken_until``, only attempts in a step up to that one count. What steps have taken is cached, so only
-        what is new since the last request is fetched.
+        With ``taken_until``, only attempts that were taken by a step up to that one count. These are cached, so only
+        those that are new since the last request are fetched.
         """
         if taken_until is None:
             return self._groups(f"{self._url}/groups", {"prefix": prefix, "mode": mode})
@@ -192,17 +193,17 @@ class DaemonClient:
         return known
 
     def recorded(self, prefix: str) -> dict[str, int]:
-        """Return the number of ended attempts that were made for a dataset, by id of the groups with the prefix."""
+        """Return the number of ended attempts made for a dataset for each group whose id has the prefix, by its id."""
         return self._groups(self._recorded, {"prefix": prefix, "mode": "record"})
 
     def lost(self, prefix: str) -> set[str]:
-        """Return the ids, with the prefix, of whole groups that no step will take: they were dropped or deleted."""
+        """Return the ids with the prefix of whole groups that no step will take: they were dropped or deleted."""
         found = set(self._groups(f"{self._url}/lost_groups", {"prefix": prefix}))
         self._lost |= found
         return found
 
     def used_up(self, prefix: str, *, taken_until: int) -> int:
-        """Return how many groups with the prefix no later step takes: taken, or known as lost."""
+        """Return how many groups with the prefix no later step will take, because they are taken or known as lost."""
         lost = {group for group in self._lost if group.startswith(prefix)}
         return len(self.groups(prefix, taken_until=taken_until).keys() | lost)
 
@@ -216,11 +217,11 @@ class DaemonClient:
             query["after"] = max(page)
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
-        """Return the policy's status once that many steps are done, or the current one wants more groups than given;
-        after some seconds in any case.
+        """Return the policy's status once that many steps are done, once the current step wants more than
+        ``groups_wanted`` groups, or after some seconds in any case.
 
         Raises:
-            TrainingError: training is paused or finished before that; the message is the daemon's reason.
+            TrainingError: training is paused or finished before then; the message has the daemon's reason.
         """
         url = f"{self._url}?steps_done={steps_done}&groups_wanted={groups_wanted}&timeout_s={_POLL_S}"
         status = self._get(url, timeout_s=_POLL_S + 30.0)
@@ -230,7 +231,7 @@ class DaemonClient:
         return status
 
     def _once(self, url: str, timeout_s: float, body: bytes | None) -> tuple[int, bytes]:
-        """Send a request on a connection whose daemon was proven, so no other process on the port gets the token."""
+        """Send a request to a daemon that has proven itself, so that no other process on the port gets the token."""
         connection, token = self._access.open(timeout_s)
         try:
             headers = {"accept": "application/json", "connection": "close", **authorization(token)}
@@ -248,7 +249,8 @@ class DaemonClient:
         return self._asked(url, None, timeout_s=timeout_s)
 
     def _asked(self, url: str, document: Any, *, timeout_s: float) -> dict[str, Any]:
-        """Return the answer to a GET, or to a POST of a document; a request that was cut off is made again."""
+        """Return the answer to a GET, or to a POST of a document; a request that was cut off, or that no daemon was
+        there to answer, is repeated for ``patience_s``."""
         given = None if document is None else json.dumps(document).encode()
         give_up = time.monotonic() + self._patience_s
         while True:
@@ -286,7 +288,7 @@ class DaemonClient:
                 time.sleep(_AGAIN_S)
 
     def _say_that_it_waits(self, error: Exception) -> None:
-        """Log once that it is waiting, because a waiting runner looks like one that hangs."""
+        """Log once that this client is waiting, because a waiting runner looks like one that hangs."""
         if not self._waiting_said:
             self._waiting_said = True
             _log.warning(

@@ -1,7 +1,7 @@
-"""An evaluation's journal: what its attempts came to, so that an interrupted one goes on and its mean is of all tasks.
+"""An evaluation's journal: its attempts' results, so that an interrupted one continues and its mean is of all tasks.
 
-The daemon could tell how many attempts at a task have ended, and neither by which version nor with what reward. So the
-evaluation writes that down itself.
+The daemon could tell how many attempts at a task have ended, but not by which version or with what reward. So the
+evaluation itself writes this down.
 """
 
 import logging
@@ -31,9 +31,9 @@ class EvaluationJournal:
     the evaluation began with.
 
     Args:
-        path: of the file, which need not be there.
-        evaluation: what is evaluated and by what, equal for those that may go on from each other.
-        versions: returns those that are live now.
+        path: path of the file, which need not exist.
+        evaluation: describes the evaluation; equal for evaluations that may continue from each other's journals.
+        versions: returns the versions that are live now.
 
     Raises:
         LightningError: the file is another evaluation's, another process writes it, or it cannot be read or written.
@@ -65,22 +65,22 @@ class EvaluationJournal:
             )
             self._file.begin_anew()
         for entry in self._file.entries:
-            with suppress(KeyError, TypeError):  # a line of something else
+            with suppress(KeyError, TypeError):  # the line is not an attempt
                 self._known.setdefault(entry["task"], deque()).append(AttemptEnded(**entry["ended"]))
 
     def take(self, task: Task) -> AttemptEnded | None:
         """Return the first attempt at the task that was not taken yet; None if there is none."""
         known = self._known.get(content_key(task))
-        return replace(known.popleft(), task_id=task.id) if known else None  # an id may be no text
+        return replace(known.popleft(), task_id=task.id) if known else None  # the task's id may not be text
 
     def ids_left(self) -> set[str]:
-        """Return the ids of the tasks of attempts that were not taken."""
+        """Return the ids of tasks with attempts that were not taken."""
         return {key.rpartition(" ")[0] for key, left in self._known.items() if left}
 
     def keep(self, task: Task, ended: AttemptEnded) -> None:
-        """Write down an attempt, unless it failed or a version is another by now.
+        """Write down an attempt, unless it failed or a live version has changed since the evaluation began.
 
-        What cannot be kept is logged, once, and ends no evaluation: the attempt itself has been made.
+        If an attempt cannot be kept, this is logged once and does not end the evaluation: the attempt itself was made.
         """
         if ended.error is not None or ended.stage == "retried" or self._broken:
             return
@@ -89,7 +89,7 @@ class EvaluationJournal:
                 self._file.append({"task": content_key(task), "ended": asdict(ended)})
                 return
         except LightningError as error:
-            self._broken = True  # each attempt would wait for a daemon that is away
+            self._broken = True  # otherwise each attempt would wait for a daemon that is down
             self._say("what ends from here on is not in the journal %s: %s", self._path, error)
             return
         self._say(

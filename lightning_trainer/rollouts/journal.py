@@ -1,7 +1,7 @@
-"""A file from which what was interrupted goes on: one JSON object a line, the first about what it is a journal of.
+"""A file from which interrupted work continues: one JSON object per line, the first of which describes the work.
 
-The last line may be cut off by whatever ended the process, and is dropped. A line that cannot be read otherwise, as a
-machine may leave one that lost its power, is left out: those after it count.
+The last line may have been cut off when the process ended, and is then dropped. Any other line that cannot be read, as
+after a power failure, is left out; the lines after it count.
 """
 
 import json
@@ -16,7 +16,7 @@ from lightning_trainer.errors import LightningError
 
 try:
     import fcntl
-except ImportError:  # Windows: nobody is kept from starting the same twice
+except ImportError:  # Windows: nothing prevents two processes from writing one journal
     fcntl = None
 
 _log = logging.getLogger(__name__)
@@ -26,14 +26,14 @@ class JournalFile:
     """An open journal, which no other process writes. Thread-safe.
 
     Args:
-        path: of the file, which need not be there.
-        head: its first line.
-        kind: what it is a journal of, in sentences: ``search``.
-        other: what makes another of the kind, in sentences.
-        is_same: whether a file's first line is of what may go on from it.
+        path: path of the file, which need not exist.
+        head: the first line of a new file.
+        kind: the kind of work, for messages: ``search``.
+        other: the properties in which another work of that kind differs, for messages.
+        is_same: whether the work may continue from a file with this first line.
 
     Raises:
-        LightningError: the file is another's, another process writes it, or it cannot be read or written.
+        LightningError: the file belongs to other work, another process writes it, or it cannot be read or written.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class JournalFile:
         self._kind = kind
         self._lock = threading.Lock()
         self.before: Mapping[str, Any] = head
-        """The first line that was there; ``head`` in a new file."""
+        """The first line that the file had; ``head`` in a new file."""
         self.entries: list[Mapping[str, Any]] = []
-        """What was written before."""
+        """The entries that the file had."""
         try:
             self._file = path.open("a+b")
         except OSError as error:
@@ -92,11 +92,11 @@ class JournalFile:
         file.truncate(len(whole))
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write a line, with the text of what is not JSON, as a task's id may be; nothing once it is closed, since what
-        goes on after an interrupt does not count.
+        """Write a line; values that are not JSON, such as some tasks' ids, are written as text. Once the journal is
+        closed, nothing is written, since attempts that continue after an interrupt do not count.
 
         Raises:
-            LightningError: it cannot be written.
+            LightningError: the line cannot be written.
         """
         with self._lock:
             if self._file.closed:
@@ -107,10 +107,10 @@ class JournalFile:
                 raise self._unwritable(error) from error
 
     def begin_anew(self) -> None:
-        """Leave nothing but the first line.
+        """Empty the file, and write ``head`` as its first line.
 
         Raises:
-            LightningError: it cannot be written.
+            LightningError: the file cannot be written.
         """
         with self._lock:
             self.entries = []

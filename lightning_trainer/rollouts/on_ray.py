@@ -19,20 +19,20 @@ from lightning_trainer.rollouts.run_name import attempt_label
 
 _FLUSH_S = 30.0
 _END_S = 35.0
-"""How long after its cancellation a Ray task is killed: it first flushes."""
+"""How long after its cancellation a Ray task is killed: it flushes its spans first."""
 
 
 class OnRay:
     """An attempt that runs as a Ray task: ``Runner(policy, OnRay(attempt, num_cpus=1))``.
 
-    What it raises is raised here; one that takes too long is cancelled, and its cores are free again. The caller, who
-    knows the cluster, calls ``ray.init(...)``; otherwise Ray starts one on this machine. Function and task are pickled.
-    The process that runs the attempt must reach the daemon at ``endpoint``: by default the one that the runner or
-    ``lt.init`` was given, else the one that the environment of that process names.
+    An exception in the attempt is raised here; an attempt that takes too long is cancelled, which frees its cores. The
+    caller, who knows the cluster, calls ``ray.init(...)``; otherwise Ray starts one on this machine. Function and task
+    are pickled. The process that runs the attempt must reach the daemon at ``endpoint``: by default the one that the
+    runner or ``lt.init`` was given, else the one that the environment of that process names.
 
     Args:
         attempt: ``attempt(task) -> reward``, a function or a coroutine.
-        options: of the Ray task: ``num_cpus``, ``resources``, ``runtime_env`` and so on.
+        options: options of the Ray task: ``num_cpus``, ``resources``, ``runtime_env`` and so on.
     """
 
     def __init__(self, attempt: AttemptFunction[TaskT], *, endpoint: str | None = None, **options: Any) -> None:
@@ -72,7 +72,7 @@ class OnRay:
 
 
 def told_endpoint() -> str | None:
-    """Return the endpoint that this process was told in its code; None for the environment's, since a node's own
+    """Return the endpoint that this process was given in code; None if it is the environment's, since a node's own
     environment may name another way to the daemon."""
     started = running()
     if started is None:

@@ -60,12 +60,12 @@ def default_run(policies: Sequence[str], attempt: Callable[..., Any]) -> str:
 
 
 def command_label(command: Sequence[str], *rest: object) -> str:
-    """Return what a command, and anything else that tells its runs apart, adds to a run's name."""
+    """Return a command's part of a run's name, with anything else that distinguishes its runs."""
     return ":".join([" ".join([Path(command[0]).name, *command[1:]]), *map(str, rest)])
 
 
 def attempt_label(attempt: Callable[..., Any]) -> str:
-    """Return what a function adds to a run's name: its own name and its module's or program's, or its ``run_label``."""
+    """Return a function's part of a run's name: its ``run_label``, else its own name and its module's or program's."""
     label = getattr(attempt, "run_label", None)
     if isinstance(label, str):
         return label
@@ -79,9 +79,8 @@ def attempt_label(attempt: Callable[..., Any]) -> str:
 
 
 def _program() -> str:
-    """Return a name for what runs as ``__main__``, a script or a notebook, that no other one has: ``train.py`` may be
-    in several folders, and all notebooks of a machine are run by the same script. Where it is in no file, its folder
-    stands for it."""
+    """Return a unique name for the script or notebook that runs as ``__main__``: ``train.py`` may be in several
+    folders, and one script runs all notebooks of a machine. A program that is in no file is named by its folder."""
     main = sys.modules["__main__"]
     script = getattr(main, "__file__", None)
     if script is not None:
@@ -154,7 +153,7 @@ class _Hold:
 
     def __init__(self, endpoint: str, name: str, token: str | None, ca_file: Path | None) -> None:
         parts = urllib.parse.urlsplit(endpoint)
-        holder = secrets.token_hex(16)  # the same for every connection: it may go on at another daemon of the store
+        holder = secrets.token_hex(16)  # the same for every connection: the next may be to another daemon of the store
         self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold?holder={holder}"
         self._url = f"{endpoint.rstrip('/')}/lightning/runs"
         self._access = Access(endpoint, token, ca_file=ca_file or ca_file_of_environment())

@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 class Runner(StepRunner[TaskT]):
     """Runs ``attempt(task) -> reward`` for many tasks at once: anything with an id, or dicts such as rows of a dataset.
 
-    ``policy`` names the policy that is trained on them, or several whose agents all take part in every attempt; with
-    none of them, ``()``, evaluations are recorded and nothing can be trained.
+    ``policy`` names the policy that is trained on the attempts, or several whose agents all act in every attempt; with
+    no policy, ``()``, evaluations are recorded and nothing can be trained.
+
     ``attempt`` returns the reward of the attempt (None: nothing scored it); an awaitable is awaited, on one event loop
-    for all. If it raises, the attempt has failed and the run goes on. ``timeout_s`` is the limit of one attempt,
+    for all. If it raises, the attempt has failed and the run continues. ``timeout_s`` is the limit of one attempt,
     ``retries`` how often a failed one is made again: the failed ones are recorded and never trained, and the last one
-    counts, whatever its outcome. ``baseline`` is the same at temperature 0; it runs once per group if the
-    policy's estimator subtracts its reward (``remax``). ``run`` names the run; by default the name follows from the
-    policies and from ``attempt``, with a number if another process is running the same (``run_name.py``). ``tasks``
-    returns a given number of tasks for a step; ``train`` uses it if it gets no tasks. With a ``curriculum``, ``train``
-    takes more tasks for a step than it needs, and the curriculum chooses among them.
+    counts, whatever its outcome. ``baseline`` is the same at temperature 0; it runs once per group if the policy's
+    estimator subtracts its reward (``remax``).
+
+    ``run`` names the run; by default the name follows from the policies and from ``attempt``, with a number if another
+    process is running the same (``run_name.py``). ``tasks`` returns a given number of tasks for a step; ``train`` uses
+    it if it gets no tasks. With a ``curriculum``, ``train`` takes more tasks for a step than it needs, and the
+    curriculum chooses among them.
     """
 
     @classmethod

@@ -1,7 +1,7 @@
 """Training, evaluating and recording: attempts at tasks, made as the schedule of the steps asks for them.
 
-Ctrl-C ends any of them with one line and exit status 130 (``steps/schedule.py`` says where a training run goes on); in
-a notebook and in a test of pytest's, with the line and the ``KeyboardInterrupt``.
+Ctrl-C ends any of these with one line and exit status 130 (``steps/schedule.py`` says where a training run continues);
+in a notebook or a pytest test, it ends them with the line and the ``KeyboardInterrupt``.
 """
 
 import logging
@@ -33,7 +33,7 @@ _INTERRUPTED = 130
 _TEST = "PYTEST_CURRENT_TEST"
 _FLUSH_S = 30.0
 _NO_POLICY = "recorded"
-"""In the default name of a run of no policy."""
+"""Stands for the policies in the default name of a run without any."""
 
 
 @contextmanager
@@ -43,8 +43,8 @@ def ends_in_one_line(then: str = "start it again to go on from there") -> Iterat
     ``finally`` blocks run as always. Attempts that have ended by then are recorded; those in progress do not count, and
     a run that is started again repeats them. ``then`` is the end of the line: what the next start does.
 
-    Where something around the program goes on after an interrupt, the interrupt is its own to see: IPython takes a
-    ``SystemExit`` for a mistake, pytest for one failed test.
+    If something around the program continues after an interrupt, the ``KeyboardInterrupt`` is passed on to it: IPython
+    takes a ``SystemExit`` for a mistake, and pytest takes it for one failed test.
     """
     try:
         yield
@@ -58,7 +58,7 @@ def ends_in_one_line(then: str = "start it again to go on from there") -> Iterat
 
 
 def _goes_on() -> bool:
-    """Whether this is in a notebook's kernel or a test of pytest's."""
+    """Whether this runs in IPython, such as a notebook's kernel, or in a pytest test."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return (shell is not None and shell() is not None) or ("pytest" in sys.modules and _TEST in os.environ)
 
@@ -106,13 +106,13 @@ class StepRunner(Generic[TaskT]):
         self._tasks = tasks
         self._curriculum = curriculum
         self.run_number = 1
-        """Which of the runs of one name this is, as ``train`` learns: 2 and so on next to others of its program."""
+        """Which of the runs of one name this is, set by ``train``: 2 or more if others of its program are running."""
         self._blind = False
-        """Whether it was said that the curriculum learns nothing."""
+        """Whether the warning that the curriculum learns nothing was logged."""
 
     @ends_in_one_line()
     def steps_done(self) -> int:
-        """Return how many steps the policy has done: 0 before its first, and more where a run goes on or is over.
+        """Return how many steps the policy has done: 0 before its first, and more if a run is continued or over.
 
         Raises:
             LightningError: the daemon cannot be reached, or has no such policy.
@@ -121,7 +121,8 @@ class StepRunner(Generic[TaskT]):
 
     @ends_in_one_line()
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]] | None = None, *, steps: int) -> None:
-        """Run until the policy has done ``steps`` steps, ``group_size`` attempts at each of ``tasks_of_step(step)``.
+        """Run until the policy has done ``steps`` steps, with ``group_size`` attempts at each of
+        ``tasks_of_step(step)``.
 
         Steps are the policy's: those trained on other runs' groups count, too, so this run then makes fewer.
 
@@ -167,7 +168,7 @@ class StepRunner(Generic[TaskT]):
         return held_run(endpoint, self._run, token=token, ca_file=ca_file, numbered=not self._named)
 
     def _check(self, status: dict) -> None:
-        """Refuse, in a sentence, a policy that could not be trained with these attempts."""
+        """Raise LightningError, with a sentence, if the policy could not be trained with these attempts."""
         if status["needs_baseline"] and self._baseline is None:
             raise LightningError(
                 "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
@@ -214,11 +215,11 @@ class StepRunner(Generic[TaskT]):
                 watch.step_ended(done + 1, status)
                 began = now
             if not status["dynamic_sampling"]:
-                # Groups are left only if other runs brought some, too: later steps take them, if they are complete.
+                # Groups are left over only if other runs brought some, too; later steps take them if they are complete.
                 pool.wait()
 
     def _say_if_blind(self, step: int, rewards: Sequence[float | None]) -> None:
-        """Say once that the curriculum learns nothing; ``rewards`` are what the attempts of a step returned."""
+        """Warn once if the curriculum learns nothing; ``rewards`` are what the attempts of a step returned."""
         if self._curriculum is None or self._blind or not rewards or any(reward is not None for reward in rewards):
             return
         self._blind = True
@@ -231,11 +232,11 @@ class StepRunner(Generic[TaskT]):
     def evaluate(
         self, tasks: Sequence[TaskT], *, stage: str, journal: str | PathLike[str] | None = None
     ) -> list[AttemptEnded]:
-        """Run one attempt per task that is recorded and never trained; results are in the order of the tasks.
+        """Run one attempt per task, recorded and never trained, and return the results in the order of the tasks.
 
-        Like ``train``, it waits for a daemon that is starting. Unlike it, it tries every task however often it has been
-        tried before; with a ``journal``, a file, an interrupted evaluation goes on, and its results are in these, too
-        (``evaluation_journal.py`` says which) and passed to ``on_event``.
+        Like ``train``, this waits for a daemon that is starting. Unlike ``train``, it tries every task, however often
+        that was tried before; with a ``journal`` (a file), an interrupted evaluation continues, and its earlier results
+        (``evaluation_journal.py`` says which) are also returned and passed to ``on_event``.
 
         Raises:
             LightningError: a task has no id, the daemon cannot be reached, or has no such policy, or the journal cannot
@@ -248,7 +249,7 @@ class StepRunner(Generic[TaskT]):
             return self._continued(tasks, stage, Path(journal))
 
     def evaluated(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
-        """As ``evaluate``, as a part of what says itself how it goes on after Ctrl-C."""
+        """Do as ``evaluate`` does without a journal, for callers that themselves say how they continue after Ctrl-C."""
         return self._run_all(self._evaluation(tasks, stage))
 
     def _evaluation(self, tasks: Sequence[TaskT], stage: str) -> list[Work]:
@@ -274,19 +275,19 @@ class StepRunner(Generic[TaskT]):
             return [next(made) if result is None else result for result in results]
 
     def _live_versions(self) -> Versions:
-        """Return the versions that an evaluation is of."""
+        """Return the versions that an evaluation measures."""
         return self._daemon.live_versions()
 
     def _settings(self) -> dict[str, Any]:
-        """Return what else tells one evaluation from another that is called the same."""
+        """Return further settings that distinguish an evaluation from others of the same name."""
         return {}
 
     @ends_in_one_line()
     def record(self, tasks: Sequence[TaskT], *, attempts: int) -> list[AttemptEnded]:
         """Run until each task has that many attempts, a group to make a dataset from; no step ever takes them.
 
-        Those that the daemon has of an earlier part of the run count. Results are of the attempts made now, in the
-        order of the tasks.
+        Attempts that the daemon has from an earlier part of the run count. The results are those of the attempts made
+        now, in the order of the tasks.
 
         Raises:
             LightningError: there are no attempts to make, tasks have no id or share one, another process holds the
@@ -328,8 +329,8 @@ class StepRunner(Generic[TaskT]):
             return [future.result() for future in pool.add(works).futures]
 
     def _attempted(self, work: Work, on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool) -> AttemptEnded:
-        """Run an attempt, and make it again if it fails. What ends once the run has ended, such as a program that was
-        killed with it, does not count: the next start of the run makes the attempt."""
+        """Run an attempt, and make it again if it fails. An attempt that ends after the run has ended, such as a
+        program that was killed with it, does not count: the next start of the run makes it again."""
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         for left in range(self._retries, -1, -1):
             ended = run_attempt(

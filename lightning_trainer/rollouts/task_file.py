@@ -1,7 +1,7 @@
-"""Tasks in a file: JSON objects, one per line, or rows of Parquet. Content is up to the agent; its ``id`` names it.
+"""Tasks in a file: JSON objects, one per line, or rows of Parquet. The content is up to the agent; an ``id`` names it.
 
-Without one, a digest of the content does: it stays the same in an edited file, so a task is compared with itself there.
-A mapping that a program gives as a task is named in the same way.
+Without an id, a digest of the content names the task: the name stays the same if the rest of the file is edited, so the
+task is still compared with itself. A mapping that a program gives as a task is named in the same way.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from typing import Any
 from lightning_trainer.errors import LightningError, MissingExtraError
 
 _PARQUET = b"PAR1"
-"""How its files begin: a pipe has no name to know them by."""
+"""How Parquet files begin: a pipe has no name that would tell."""
 _SHOWN = 80
-"""Characters of a task, in a sentence about it."""
+"""How many characters of a task an error shows."""
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
-"""Where an object is, in what Python says of it: another place at each start."""
+"""An object's address in its ``repr``, which is another one at each start."""
 _OF_TABLES = ", as df.to_dict('records') makes of a table's rows"
 
 
@@ -36,15 +36,15 @@ class FileTask:
 
     @property
     def input(self) -> Mapping[str, Any]:
-        """Return what is recorded as the rollout's input."""
+        """Return the rollout's input to record."""
         return dict(self.fields)
 
 
 class RowTask(dict[str, Any]):
-    """A row of a dataset as a task: a dict, with what a task needs.
+    """A row of a dataset as a task: a dict with the attributes of a task.
 
     Raises:
-        LightningError: it has no ``id``, and its content cannot name it, because it is not JSON.
+        LightningError: the row has no ``id``, and its content cannot name it, because it is not JSON.
     """
 
     def __init__(self, row: Mapping[str, Any]) -> None:
@@ -59,12 +59,12 @@ class RowTask(dict[str, Any]):
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """Return the row, which a command gets."""
+        """Return the row, for a command to read."""
         return self
 
     @property
     def input(self) -> Mapping[str, Any]:
-        """Return what is recorded as the rollout's input."""
+        """Return the rollout's input to record."""
         return dict(self)
 
 
@@ -72,7 +72,7 @@ def task_of(given: Any) -> Any:
     """Return the task that a mapping stands for; anything with an id is one already.
 
     Raises:
-        LightningError: it has none.
+        LightningError: it is neither a mapping nor has an id.
     """
     if getattr(given, "id", None) is not None:
         return given
@@ -86,16 +86,16 @@ def task_of(given: Any) -> Any:
 
 
 def comparable(content: Any) -> str:
-    """Return a text that is equal for equal contents, whichever process made them: their JSON, and what Python says of
-    what has none, such as an image."""
+    """Return text that is equal for equal contents, whichever process made them: their JSON, with the ``repr`` of
+    values that have no JSON, such as an image."""
     try:
         return json.dumps(content, sort_keys=True, default=_said)
-    except (TypeError, ValueError):  # keys of several types, or something inside itself
+    except (TypeError, ValueError):  # keys of several types, or a value that contains itself
         return _said(content)
 
 
 def content_key(task: Any) -> str:
-    """Return what is equal for tasks of one id and content: files of tasks may count theirs alike."""
+    """Return a key that is equal for tasks of the same id and content: several files may number their tasks alike."""
     content = [getattr(task, name, None) for name in ("fields", "input")]
     return f"{task.id} {hashlib.sha256(comparable(content).encode(errors='replace')).hexdigest()[:16]}"
 
@@ -107,10 +107,10 @@ def _said(value: Any) -> str:
 
 
 def listed_tasks(given: Any) -> list[Any]:
-    """Return what a program gives as several tasks as a list.
+    """Return as a list the tasks that a program gives.
 
     Raises:
-        LightningError: it is a table, one task, or nothing.
+        LightningError: it gives a table, a single task, or something that is not a collection of tasks.
     """
     one = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
     if one or callable(getattr(type(given), "to_dict", None)):
@@ -125,11 +125,11 @@ class TaskFile:
     tasks: tuple[FileTask, ...]
     """In the order of the file."""
     label: str
-    """What the file adds to a run's name: another file of that name, or other tasks in it, are another run."""
+    """The file's part of a run's name: other tasks, even in a file of the same name, make another run."""
 
 
 def read_tasks(path: Path) -> TaskFile:
-    """Return what is in the file.
+    """Return the tasks in a file.
 
     Raises:
         LightningError: the file cannot be read, a task in it is not a JSON object, an id occurs twice, or there is no
@@ -157,9 +157,9 @@ def read_tasks(path: Path) -> TaskFile:
 
 
 def _lines(path: Path, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each line's object, and where it is."""
+    """Yield each line's place and object."""
     try:
-        # Not splitlines(): JSON may have other line ends of Unicode inside of a text.
+        # Not splitlines(): strings in JSON may contain Unicode's other line ends.
         lines = re.split("\r\n?|\n", content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise LightningError(f"cannot read the tasks {path}: {error}") from error
@@ -177,7 +177,7 @@ def _lines(path: Path, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _rows(path: Path, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of Parquet as the object that a line would hold, and where it is."""
+    """Yield each row's place in a Parquet file, and the row as the object that a line would hold."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -209,7 +209,7 @@ def _name_by_content(fields: Mapping[str, Any]) -> str:
 class Epochs:
     """Chooses the tasks of each step: all of them in turn, in a new order every epoch.
 
-    The choice depends only on the seed, the run's number and the step, so an interrupted run goes on with the same
+    The choice depends only on the seed, the run's number and the step, so an interrupted run continues with the same
     tasks.
 
     Raises:
@@ -228,10 +228,10 @@ class Epochs:
         self._steps_per_epoch = len(tasks) // per_step
 
     def __call__(self, step: int, *, run: int = 1) -> Sequence[FileTask]:
-        """Return the tasks of a step, counted from 1. Tasks that do not fill a step wait for another epoch.
+        """Return the tasks of a step, counted from 1. Tasks left over that do not fill a step wait for another epoch.
 
         Args:
-            run: number among the runs of one name (``StepRunner.run_number``); each has an order of its own.
+            run: this run's number among the runs of one name (``StepRunner.run_number``); each has its own order.
         """
         epoch, place = divmod(step - 1, self._steps_per_epoch)
         drawn = f"{self._seed}/{epoch}" if run == 1 else f"{self._seed}/{epoch}/{run}"

@@ -1,7 +1,7 @@
 """Several policies that are trained on the same rollouts, asked as if they were one.
 
-A policy that was trained before the others were has done more steps than they have. Steps of the team are counted as
-those of the policy that has done the fewest, and each policy is asked about its own number for them: that many more.
+A policy that was trained before the others has done more steps than they have. The team's steps are counted like those
+of the policy that has done the fewest, and each other policy is asked about its own, higher number of the same step.
 """
 
 import math
@@ -25,7 +25,7 @@ class TeamClient:
         self._members = members
         self._trained = members
         self._ahead: Mapping[DaemonClient, int] = {}
-        """How many steps a policy had done before it was trained with the others; 0 for those that are not here."""
+        """How many steps a policy had done before it was trained with the others; 0 for a policy that is missing."""
 
     def wait_until_there(self) -> None:
         """Wait for a daemon that is starting; see ``DaemonClient``."""
@@ -36,7 +36,7 @@ class TeamClient:
         """Return the settings that the policies share, the fewest steps done, and the first policy's live version.
 
         Raises:
-            LightningError: they do not take the same groups.
+            LightningError: the policies do not take the same groups.
         """
         statuses = [member.policy() for member in self._members]
         self._ahead = self._steps_ahead(statuses)
@@ -65,26 +65,26 @@ class TeamClient:
         return found
 
     def recorded(self, prefix: str) -> dict[str, int]:
-        """Return how many attempts were made for a dataset, by id of the groups with the prefix: of no policy."""
+        """Return how many attempts, which are of no policy, were made for a dataset, by id of the prefix's groups."""
         return self._members[0].recorded(prefix)
 
     def lost(self, prefix: str) -> set[str]:
-        """Return the ids, with the prefix, of whole groups that no step of some policy will take."""
+        """Return the ids with the prefix of whole groups that no step of some policy will take."""
         return set[str]().union(*(member.lost(prefix) for member in self._trained))
 
     def used_up(self, prefix: str, *, taken_until: int) -> int:
-        """Return how many groups with the prefix no later step takes, of the policy with the most: other runs may
-        have brought the others some of theirs, and all of them need enough for the next step."""
+        """Return how many groups with the prefix no later step takes, for the policy with the most: other runs may have
+        brought groups to the other policies, and every policy needs enough for the next step."""
         return max(
             member.used_up(prefix, taken_until=taken_until + self._ahead.get(member, 0)) for member in self._trained
         )
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
-        """Return the team's status once that many steps are done, or a policy's current step wants more groups; after
-        some seconds in any case.
+        """Return the team's status once that many steps are done, once a policy's current step wants more groups, or
+        after some seconds in any case.
 
         Raises:
-            TrainingError: training of a policy is paused, or none is left that is trained.
+            TrainingError: training of a policy is paused, or no policy is left to train.
         """
         trained = _trained(self._members, [member.policy() for member in self._members])
         for member in trained:
@@ -96,8 +96,8 @@ class TeamClient:
     def _steps_ahead(self, statuses: Sequence[dict[str, Any]]) -> Mapping[DaemonClient, int]:
         """Return how many steps each policy had done before it was trained with the others.
 
-        That is not by how many it is ahead now: where a run was interrupted, one may have done a step whose groups
-        another has yet to take.
+        This is not the number of steps that it is ahead now: if a run was interrupted, one policy may have done a step
+        whose groups another has yet to take.
         """
         trained = _trained(self._members, statuses)
         fewest = min(trained, key=lambda member: trained[member]["steps_done"])
@@ -133,20 +133,20 @@ class TeamClient:
 
 
 def _trained(members: Sequence[DaemonClient], statuses: Sequence[dict[str, Any]]) -> dict[DaemonClient, dict[str, Any]]:
-    """Return those that are still trained, with their status; all of them if none is."""
+    """Return the policies that are still trained, with their status; all policies if none is."""
     of_all = dict(zip(members, statuses, strict=True))
     return {member: one for member, one in of_all.items() if one["phase"] not in _STEPS_NO_MORE} or of_all
 
 
 def _begun(trained: Mapping[DaemonClient, dict[str, Any]], one: DaemonClient, other: DaemonClient) -> int:
-    """Return how many steps one has done whose groups the other has yet to take."""
+    """Return how many steps one policy has done whose groups the other has yet to take."""
     taken, others = (member.groups("", taken_until=trained[member]["steps_done"]).keys() for member in (one, other))
     waiting = other.groups("").keys() - others - other.lost("")
     return math.ceil(len(taken & waiting) / trained[one]["groups_per_step"])
 
 
 def _counted_by_team(status: dict[str, Any], ahead: int) -> dict[str, Any]:
-    """Return the status with the numbers that its steps have for the team."""
+    """Return the status with its steps numbered as the team counts them."""
     return {
         **status,
         "steps_done": status["steps_done"] - ahead,

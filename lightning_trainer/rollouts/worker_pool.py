@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 class WorkerPool(Generic[WorkT, EndedT]):
     """A pool of at most ``size`` threads that call ``run(work)``; on exit, work that has not begun is dropped.
 
-    The threads are daemonic, because an interrupted run must not wait for a hanging tool. Of functions that go on after
-    a ``KeyboardInterrupt``, a note on it says how many they are.
+    The threads are daemonic, because an interrupted run must not wait for a hanging tool. A note on a
+    ``KeyboardInterrupt`` says how many functions continue after it.
     """
 
     def __init__(self, run: Callable[[WorkT], EndedT], size: int) -> None:
@@ -40,7 +40,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
 
     @property
     def ended(self) -> bool:
-        """Whether nobody waits any longer for what is still running."""
+        """Whether the pool has ended, so that nothing waits for the attempts that are still running."""
         return self._waiting.ended
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
             self._queue.put(None)
 
     def add(self, batch: Sequence[WorkT]) -> "Batch[EndedT]":
-        """Queue all of these; when the last of them has ended, their spans are flushed."""
+        """Queue this work together; when the last of it has ended, its spans are flushed."""
         added = Batch[EndedT](len(batch))
         self._asked_for = [future for future in self._asked_for if not future.done()] + added.futures
         for work, future in zip(batch, added.futures, strict=True):
@@ -80,7 +80,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
             self._count(1)
             try:
                 future.set_result(self._run(work))
-            except BaseException as error:  # whatever it is: the run waits for the future
+            except BaseException as error:  # any exception, because the run waits for the future
                 _log.exception("an attempt could not be run")
                 future.set_exception(error)
             finally:

@@ -1,4 +1,4 @@
-"""What was recorded to what is trained: the whole way from calls, attempts and evaluations to one batch.
+"""From what was recorded to what is trained: the whole way from calls, attempts, and evaluations to one batch.
 
 A pure function of the set of its inputs: order of arrival and re-delivery have no effect on samples, ids or ledger.
 The ledger is balanced against the samples before a batch leaves this module (promise 1).
@@ -60,17 +60,17 @@ class Build:
     problems: tuple[str, ...]
     """One sentence each, for people."""
     unscored: frozenset[str] = field(default=frozenset())
-    """Attempts in which something cannot be trained for want of a reward."""
+    """Attempts in which something cannot be trained because a reward is missing."""
     call_outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
     """By call id: the ledger, call by call."""
     rewards: RewardTable = field(default_factory=lambda: RewardTable({}, {}, ()))
-    """What was given to whom."""
+    """Which rewards were given to which attempts, agents, and calls."""
     corrections: Mapping[str, Correction] = field(default_factory=dict)
     """By the name of the reward: how judges were corrected."""
     deviation_floor: float = 0.0
     """Groups whose rewards deviate less were left out."""
     calls: tuple[Call, ...] = ()
-    """Of the policy's agents in the attempts, once each, trained or not."""
+    """Calls of the policy's agents in the attempts, each once, trained or not."""
 
 
 @without_garbage_collection()
@@ -96,12 +96,13 @@ def build_batch(
         policy: the one to train.
         step: number of the step, from 1.
         span_parents: parent of every span, by id (``transitions.causes.span_parents``); only for causal credit, which
-            without it knows no span above the calls' own parents.
+            knows no span above the calls' own parents without it.
         versions: of the policy; calls that another one sampled are stale (``max_staleness``). None: of any.
-        vocabulary: entries of the model's; ids beyond it would fail each try of the step. None: not looked at.
-        corrections: by the name of the reward, of judges whose errors are taken off.
+        vocabulary: number of entries in the model's; ids beyond it would make every try of the step fail. None: not
+            checked.
+        corrections: by the name of the reward, for judges whose errors are taken off.
         deviation_floor: groups whose rewards deviate less are left out (``algorithm.deviation_floor``).
-        images: which images are kept, for a model that sees; None: not looked at.
+        images: which images are kept, for a model that sees; None: not checked.
 
     Raises:
         LedgerImbalanceError: the result does not account for every sampled token exactly once (a defect).
@@ -167,7 +168,7 @@ _OUTCOMES = {
     Reason.NO_CHOICE: Outcome.MASKED,
     Reason.TRUNCATED: Outcome.MASKED,
 }
-"""By what was decided of a call or of its group; all other reasons drop it."""
+"""By the reason that was decided on for a call or for its group; all other reasons drop the call."""
 
 
 def _received(
@@ -176,7 +177,7 @@ def _received(
     """Enter every call in the ledger and settle the repeated ones.
 
     Returns:
-        One call for each response, and the repeated ones, each with the call that is kept for it.
+        One call for each response, and the repeated ones, each with the call that is kept in its place.
     """
     named = sorted(with_trusted(with_names(calls, policy), policy), key=by_trace)
     for call in named:
@@ -196,9 +197,9 @@ def _eligible(
     vocabulary: int | None,
     images: KeptImages | None,
 ) -> tuple[dict[str, Call], list[Call]]:
-    """Return the calls that can be trained, by id, and those of the others that credit flows across.
+    """Return the calls that can be trained, by id, and those that cannot be but that credit flows across.
 
-    The others are settled with the reason against them.
+    Every call that cannot be trained is settled with the reason against it.
     """
     eligible: dict[str, Call] = {}
     gaps: list[Call] = []
@@ -216,7 +217,7 @@ def _eligible(
 
 
 def _baselines(attempts: Iterable[Attempt], rewards: RewardTable, policy: PolicyConfig) -> Baselines:
-    """Return the baselines of the groups; none where the algorithm compares attempts with each other."""
+    """Return the baselines of the groups; none if the algorithm compares attempts with each other."""
     return read_baselines(attempts, rewards.of_attempts) if policy.algorithm.needs_baseline else Baselines()
 
 
@@ -228,7 +229,7 @@ def _settle_and_sample(
     baselines: Baselines,
     policy: PolicyConfig,
 ) -> Sequence[Sample]:
-    """Settle every eligible call of a group; return its samples, none where the verdict is against the group."""
+    """Settle every eligible call of a group; return its samples, none if the verdict is against the group."""
     sampled = group.summary.verdict is Reason.SAMPLED
     imitated = None
     if sampled and policy.algorithm.objective != "rl":
@@ -247,7 +248,7 @@ def _settle_and_sample(
 
 
 def _lacking_rewards(groups: Iterable[JudgedGroup], eligible: Mapping[str, Call]) -> frozenset[str]:
-    """Return the attempts of calls that were refused for want of a reward."""
+    """Return the attempts of calls that were refused because a reward is missing."""
     return frozenset(
         attempt_id
         for group in groups
@@ -264,10 +265,11 @@ def _settle_group(
     ledger: Ledger,
     imitated: Mapping[str, float] | None,
 ) -> Mapping[str, Credit]:
-    """Settle every eligible call of a group; return the credits of those that are trained if the group is.
+    """Settle every eligible call of a group; return the credits of those that are trained if the group is trained.
 
     Args:
-        imitated: the credit of the only attempts that are, by id; None: all that have peers to be compared with.
+        imitated: credit by attempt id, if only these attempts are trained; None: all that have peers to be compared
+            with are.
     """
     compared, why_not = assignment.credits, Reason.NO_PEERS
     if summary.unpaired and summary.verdict in _OUTCOMES:
@@ -292,7 +294,7 @@ def _settle_group(
 
 
 def _settle_call(call: Call, reason: Reason, limit: Limit, ledger: Ledger) -> None:
-    """Settle all of a call, and apart from the rest what of it is cut and what was sampled without a choice."""
+    """Settle all tokens of a call; those that are cut or were sampled without a choice are settled separately."""
     outcome, sampled = _OUTCOMES.get(reason, Outcome.DROPPED), len(call.response_ids)
     if reason not in (Reason.SAMPLED, Reason.NO_CHOICE) or (limit.over_length == "drop" and call.support is None):
         ledger.settle(call, outcome, reason)

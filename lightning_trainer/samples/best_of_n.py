@@ -14,14 +14,14 @@ from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call
 
 IMITATED, AVOIDED = 1.0, -1.0
-"""Credit of what is imitated, and of what a pair sets it against."""
+"""Credit of the attempt that is imitated, and of the one that a pair sets against it."""
 
 
 def judge_best(algorithm: AlgorithmConfig, members: Sequence[Member], summary: GroupSummary) -> GroupSummary:
-    """Return the summary of a group; dropped when its best attempt did not earn what a demonstration must.
+    """Return the summary of a group; dropped if its best attempt earned less than a demonstration must.
 
-    Attempts may have earned the same though their agents did not, as in a game with a winner and a loser: then none is
-    the best, and one attempt set against itself would be no pair.
+    Attempts may have earned the same although their agents did not, as in a game with a winner and a loser: then no
+    attempt is the best, and a pair would set one attempt against itself.
     """
     if algorithm.objective == "rl" or summary.verdict is not Reason.SAMPLED:
         return summary
@@ -36,10 +36,10 @@ def judge_best(algorithm: AlgorithmConfig, members: Sequence[Member], summary: G
 
 
 def choose_imitated(algorithm: AlgorithmConfig, members: Sequence[Member]) -> Mapping[str, float]:
-    """Return ``IMITATED`` or ``AVOIDED`` by attempt id, for those of a group that are trained.
+    """Return ``IMITATED`` or ``AVOIDED`` by attempt id, for the attempts of a group that are trained.
 
     Args:
-        members: of a group whose verdict is ``SAMPLED``. Of equal ones the first by attempt id counts.
+        members: of a group whose verdict is ``SAMPLED``. Among equal ones, the first by attempt id counts.
     """
     members = sorted((m for m in members if m.row_credits), key=lambda member: member.attempt.attempt_id)
     best = max(members, key=_earned)
@@ -50,13 +50,13 @@ def choose_imitated(algorithm: AlgorithmConfig, members: Sequence[Member]) -> Ma
 
 
 def _earned(member: Member) -> float:
-    """By the terminal scheme a row's credit is the reward of the attempt and of its agent in it."""
+    """Return an attempt's mean row credit: under the terminal scheme, its reward plus the agent's own."""
     return fmean(value for values in member.row_credits.values() for value in values)
 
 
 def as_the_model_itself(call: Call) -> Call:
-    """Return a call to be imitated: what is shown is learned by the model itself, not by what it was sampled with.
+    """Return a call to imitate as if the model itself had sampled it, without what shaped its sampling.
 
-    So a token that a grammar left no choice about is learned like any other: the model had one.
+    So a token that a grammar left no choice about is learned like any other: the model itself had a choice.
     """
     return replace(call, temperature=1.0, shaping=None, support=None, routed_experts=None)

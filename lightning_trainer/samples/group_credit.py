@@ -1,7 +1,8 @@
-"""Credit in each group of a step, and the verdict on it: by itself, and then among the others.
+"""The credit in each group of a step, and the verdict on the group: first by itself, then among the others.
 
-Whatever working on a group raises is that group's alone: it is set aside with a sentence, and the others go on. It
-comes from outside (rewards, spans), and an error that left this module would meet the same group for ever.
+An error that working on a group raises concerns that group alone: the group is set aside with a sentence, and the
+others continue. What a group is made of comes from outside (rewards, spans), so an error that left this module would
+recur with the same group forever.
 """
 
 import logging
@@ -35,7 +36,7 @@ class Baselines:
     """The baseline rewards of some groups, and the baseline attempts that gave none."""
 
     of_groups: Mapping[str, float] = field(default_factory=dict)
-    """By group id, in reward units: the mean where a group has several."""
+    """By group id, in reward units: the mean if a group has several."""
     unscored: frozenset[str] = frozenset()
     """Baseline attempts without a reward, of groups that have no other."""
 
@@ -169,7 +170,7 @@ def _shaped(scheme: CreditScheme, policy: PolicyConfig) -> CreditScheme:
 
 
 def overlong_penalty(tokens: int, *, max_response_tokens: int, buffer_tokens: int, penalty: float) -> float:
-    """Return what is taken off, in reward units: 0 or more."""
+    """Return the penalty that is taken off, in reward units: 0 or more."""
     over = tokens - (max_response_tokens - buffer_tokens)
     return penalty * min(max(over / buffer_tokens, 0.0), 1.0)
 
@@ -190,7 +191,7 @@ class OverlongShaping:
         for trajectory, credits_T in zip(trajectories_G, credits_G, strict=True):
             for step, credit in zip(trajectory.transitions, credits_T, strict=True):
                 if step.gap:
-                    continue  # what is not trained is not punished
+                    continue  # a call that is not trained is not punished
                 longest[credit.row_id] = max(longest.get(credit.row_id, 0), len(step.response_ids))
         return [
             [self._shaped(credit, longest.get(credit.row_id, 0)) for credit in credits_T] for credits_T in credits_G

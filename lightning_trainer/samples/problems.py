@@ -32,9 +32,9 @@ _MOST_PARAMETERS = 4
 
 
 def refusals(groups: Iterable[GroupSummary]) -> list[str]:
-    """Say why groups are not trained: for each verdict the first one's sentence, and how many others it is true of.
+    """Say why groups are not trained: for each verdict, the first group's sentence and how many others it is true of.
 
-    Of groups that ended in an error each is named, since errors differ.
+    Each group that ended in an error is named, since errors differ.
     """
     sentences: dict[Reason | str, list[str]] = {}
     for group in groups:
@@ -48,7 +48,7 @@ def refusals(groups: Iterable[GroupSummary]) -> list[str]:
 
 
 def nothing_trained(groups: Sequence[GroupSummary]) -> str:
-    """Say why a step has no batch: what the groups were refused for, and what they were left out for."""
+    """Say why a step has no batch: why groups were refused, and why groups were left out."""
     left_out = Counter(
         group.verdict for group in groups if group.refused_reason is None and group.verdict is not Reason.SAMPLED
     )
@@ -59,7 +59,7 @@ def nothing_trained(groups: Sequence[GroupSummary]) -> str:
 
 
 def unclaimed(calls: Sequence[Call], policy: PolicyConfig) -> list[str]:
-    """Say that no call was made by an agent of the policy, and by whom calls were made."""
+    """Say that no call was made by an agent of the policy, and which agents made calls."""
     if not calls or any(policy.claims(call.agent) for call in calls):
         return []
     seen = sorted({call.agent for call in calls if call.agent is not None})
@@ -75,7 +75,7 @@ def answered_by_others(calls: Iterable[Call], policy: PolicyConfig) -> list[str]
     An agent that asks another policy among its own calls (a frozen judge, say) does so on purpose.
     """
     answered: dict[str | None, Counter[str]] = {}
-    # Many calls of few agents: each agent is looked at once.
+    # There are many calls of few agents, so each agent is looked at once.
     for (agent, by), count in Counter((call.agent, call.policy) for call in calls).items():
         if by is not None and policy.claims(agent):
             answered.setdefault(agent, Counter())[by] += count
@@ -92,7 +92,7 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
     """Say that attempts lack a reward that their credit scheme needs, and which evaluations there were.
 
     Args:
-        attempt_ids: attempts in which some transition was dropped for want of a reward.
+        attempt_ids: attempts in which some transition was dropped because a reward is missing.
     """
     if not attempt_ids:
         return []
@@ -103,17 +103,17 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
 
 
 def unscored_examples(calls: int, evaluations: Iterable[Evaluation], policy: PolicyConfig) -> list[str]:
-    """Say that calls cannot be examples for want of a reward, where all that was evaluated has other names than it.
+    """Say that calls lack a reward and cannot be examples, if all evaluations have other names than the reward.
 
     Args:
-        calls: how many lack a reward; that there are such is in the ledger anyway.
+        calls: how many lack a reward; the ledger shows them in any case.
     """
     hint = _other_names(evaluations, policy) if calls else None
     return [] if hint is None else [f"calls that lack a reward: {calls}; {hint}: choose with --reward NAME"]
 
 
 def _other_names(evaluations: Iterable[Evaluation], policy: PolicyConfig) -> str | None:
-    """Return that no evaluation has the name of a reward, if there are any at all."""
+    """Return that no evaluation has the name of a reward; None if one has it, or if there are none at all."""
     names = {evaluation.name for evaluation in evaluations}
     if not names or policy.reward_weights.keys() & names:
         return None
@@ -122,7 +122,7 @@ def _other_names(evaluations: Iterable[Evaluation], policy: PolicyConfig) -> str
 
 
 def unused(rewards: RewardTable, calls: Mapping[str, Call], policy: PolicyConfig) -> list[str]:
-    """Say that rewards were given which the credit scheme leaves out, where others were given that it uses.
+    """Say that rewards were given which the credit scheme leaves out, if others were given that it uses.
 
     Args:
         calls: those of the policy that can be trained, by id.
@@ -138,7 +138,7 @@ def unused(rewards: RewardTable, calls: Mapping[str, Call], policy: PolicyConfig
     }
     left_out = policy.credit.unused
     if not any(names for kind, names in given.items() if kind not in left_out):
-        return []  # nothing is trained, and that is said by itself
+        return []  # nothing is trained, and another sentence says so
     return [
         f"credit scheme {policy.credit.scheme!r} does not use rewards of single {kind}: {len(given[kind])} were given "
         f"(such as {min(given[kind])}) and teach nothing; choose a scheme of docs/credit.md that counts them, or do "
@@ -164,7 +164,7 @@ def absent_agents(rewards: RewardTable, calls: Iterable[Call]) -> list[str]:
 
 
 def demonstrations_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
-    """Say that rows of a file do not fit."""
+    """Say how many answers of a stage's data are too long to be trained."""
     rows = sum(row.calls for row in ledger if row.reason == Reason.OVER_LENGTH)
     if not rows:
         return []
@@ -175,7 +175,7 @@ def demonstrations_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -
 
 
 def unused_calls(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
-    """Say how many calls of the policy's agents could not be used for what was, or was not, recorded of them."""
+    """Say how many calls of the policy's agents could not be used because of what was, or was not, recorded of them."""
     tokens: dict[str, int] = {}
     calls: dict[str, int] = {}
     for row in ledger:

@@ -14,7 +14,7 @@ from lightning_trainer.models.resolve import ADAPTER_CONFIG
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Those that vLLM reserves room for."""
+"""The ranks that vLLM reserves room for."""
 _LARGEST_RANK = _RANKS[-1]
 
 
@@ -30,7 +30,7 @@ class AdapterShape:
     rank: int
     alpha: int
     target_modules: tuple[str, ...]
-    """Last name parts of the linear layers that have one, sorted."""
+    """Last name parts of the linear layers that the adapter changes, sorted."""
 
     def __post_init__(self) -> None:
         for name, value, largest in (("rank", self.rank, _LARGEST_RANK), ("alpha", self.alpha, 2**31)):

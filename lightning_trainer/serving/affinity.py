@@ -4,7 +4,7 @@ Only the replica that answered the previous turn has the conversation's prefix i
 sampled. Invariant: no replica gets a call that would give it more than 1.25 times its even share of the calls in
 flight, rounded up, so none is swamped by the conversations that it happens to hold. Source: Mirrokni, Thorup,
 Zadimoghaddam, Consistent Hashing with Bounded Loads, arXiv 1608.01350; here a new conversation goes to the replica with
-the fewest calls, because all calls pass one place that can remember it.
+the fewest calls, because all calls pass through one place, which can remember the choice.
 """
 
 import math
@@ -24,9 +24,9 @@ class AffinityCounts:
     """Counts of calls that continued a conversation, since the start."""
 
     stayed: int = 0
-    """Answered by the replica of the previous call."""
+    """Calls answered by the replica of the conversation's previous call."""
     moved: int = 0
-    """Moved to another replica: theirs was gone, or more loaded."""
+    """Calls that went to another replica: the conversation's own was gone, or clearly more loaded."""
 
 
 class Affinity(Generic[Engine]):
@@ -55,7 +55,7 @@ class Affinity(Generic[Engine]):
         if home is not None and home in engines and in_flight[home] < allowed:
             chosen = home
         else:
-            # Ties are broken round-robin: most conversations begin when nothing runs, and all of them will stay.
+            # Ties are broken round-robin: most conversations begin when nothing runs, and stay where they began.
             at = {one: (place - self._dealt) % len(engines) for place, one in enumerate(engines)}
             chosen = min(engines, key=lambda one: (in_flight[one], at[one]))
             self._dealt += conversation is not None

@@ -22,8 +22,8 @@ from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.startup_failure import explain
 
-# The environment in which the engine's process starts; variables that only vLLM reads are set there
-# (``host.environment``).
+# The environment in which the engine's process starts; the process itself sets the variables that only vLLM reads
+# (``host.environ``).
 
 _NOT_INHERITED = ("PYTHONHOME", "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 """Variables that would change the engine without the configuration knowing."""

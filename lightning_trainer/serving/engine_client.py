@@ -1,4 +1,4 @@
-"""The HTTP client of a running engine, wherever its process is, with that life's token.
+"""The HTTP client of a running engine, wherever its process runs; it sends the token of that life of the engine.
 
 Invariant: no caller waits for an engine that has ended. Loading weights has no time limit of its own, because the
 running generations that it waits for may have none; a request is abandoned when the process ends.
@@ -20,14 +20,14 @@ _REQUEST_TIMEOUT_S = 60.0
 
 
 class WeightTransport(Protocol):
-    """How a publication's file gets to where one life of an engine reads it; this depends on where the engine runs.
+    """Brings a publication's file to the place where one life of an engine reads it, which depends on its machine.
 
     The result is always a file in the shared memory of the engine's machine, which the engine checks, loads, and proves
     like any other (``serving.host.weights``). An adapter's file contains only the adapter.
     """
 
     async def bring(self, publication: Publication) -> Publication:
-        """Return the publication with the path that the engine reads; a file that is already there is not sent again.
+        """Return the publication with the path that the engine reads; send the file there unless it was sent before.
 
         Raises:
             EngineError: the engine's machine cannot be reached, or has no room.
@@ -36,7 +36,7 @@ class WeightTransport(Protocol):
         ...
 
     async def settle(self, publication: Publication, *, served: bool) -> None:
-        """Take note whether it is served; copies that are no longer needed may be removed."""
+        """Note whether the publication is served; copies that are no longer needed may be removed."""
         ...
 
 
@@ -44,7 +44,7 @@ class SharedMemoryFile:
     """An engine on the trainer's machine reads the same file that the trainer wrote."""
 
     async def bring(self, publication: Publication) -> Publication:
-        """Return the publication as it is: its file is there."""
+        """Return the publication unchanged: its file is in place already."""
         return publication
 
     async def settle(self, publication: Publication, *, served: bool) -> None:
@@ -130,7 +130,7 @@ class Engine(ABC):
         return report
 
     async def sleep(self, level: int) -> None:
-        """Release the GPU memory until ``wake``; requests wait, or are held before they get here.
+        """Release GPU memory until ``wake``; meanwhile requests wait in the engine, or are held before they reach it.
 
         Raises:
             EngineError: the engine ended.

@@ -1,9 +1,9 @@
-"""Engines that share a GPU change what they hold of its memory one after the other.
+"""Turns of the engines that share a GPU: only one at a time changes how much of the GPU's memory it holds.
 
-vLLM measures the memory of the whole device while it starts: what another engine takes meanwhile counts as its own, and
-leaves it no room for its key-value cache; what another one gives back ends the start with an assertion. So one engine's
-start, from the process until it serves, is a turn of its GPUs, and so is each falling asleep and each waking. Engines
-on different GPUs do not wait for each other.
+vLLM measures the memory of the whole device while it starts. Memory that another engine takes meanwhile is counted as
+the starting engine's own, and leaves it no room for its key-value cache; memory that another engine gives back fails an
+assertion, which ends the start. So an engine has the turn of its GPUs during its whole start, until it serves, and
+whenever it falls asleep or wakes. Engines on different GPUs do not wait for each other.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from lightning_trainer.serving.settings import EngineSettings
 
 
 class GpuTurns:
-    """Of all engines of a daemon on this machine."""
+    """The turns of all engines that a daemon runs on this machine."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -28,9 +28,9 @@ class GpuTurns:
 
     @asynccontextmanager
     async def of(self, settings: EngineSettings) -> AsyncIterator[None]:
-        """Have the turn of each of an engine's GPUs; without any there is nothing to wait for."""
+        """Hold the turn of each of an engine's GPUs while the block runs; an engine without GPUs does not wait."""
         async with AsyncExitStack() as held:
-            for gpu in sorted(settings.gpus or ()):  # in one order, or two could wait for each other
+            for gpu in sorted(settings.gpus or ()):  # always in this order, or two engines could wait for each other
                 await held.enter_async_context(self._locks[gpu])
             yield
 
@@ -47,7 +47,7 @@ class EngineInTurn(EngineProcess):
     async def start(self) -> None:
         await self._starting.enter_async_context(self._turns.of(self.settings))
         if self._called_off:
-            self.killed = True  # nothing was wrong with it: it is tried again
+            self.killed = True  # nothing is wrong with it: as a killed engine, it is retried
             raise EngineError("the engine was to end before its turn to start on its GPU came")
         await super().start()
 

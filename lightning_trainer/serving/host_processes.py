@@ -11,9 +11,10 @@ _POLL_S = 0.05
 
 
 def end_group(group: int, grace_s: float) -> None:
-    """Wait until the group is empty; kill what is left after ``grace_s``. Blocks: call it from a thread.
+    """End a process group: send SIGTERM, and kill what is left after ``grace_s``. Blocks: call it from a thread.
 
-    Python's resource trackers come last: they ignore SIGTERM, and remove the shared memory that killed processes leave.
+    Python's resource trackers are killed last, after another ``grace_s``: they ignore SIGTERM, and remove the shared
+    memory that killed processes leave.
     """
     _signal(_members(group), signal.SIGTERM)
     if not _gone(group, grace_s):

@@ -16,8 +16,8 @@ class EngineState(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """No call waits for it any longer: too many starts in a row failed, and it is retried now and then; or its very
-    first start failed by itself, and it is not retried."""
+    """No call waits for it any longer. Either too many starts in a row failed, and it is retried now and then; or it
+    never served (it ended by itself, or was killed ``Backoff.first_attempts`` times), and it is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Backoff:
     longest_s: float = 30.0
     attempts: int = 5
     first_attempts: int = 3
-    """Tries for an engine that was killed each time before it ever ran: it may be too large for the memory."""
+    """Starts of an engine that is killed each time before it ever served: it may be too large for the memory."""
     settled_s: float = 60.0
     first_rest_s: float = 60.0
-    """Before an engine that was given up is retried."""
+    """The pause before an engine that was given up is retried for the first time."""
     longest_rest_s: float = 600.0
 
     def delay_s(self, failures: int) -> float:

@@ -1,7 +1,7 @@
 """File transfer between the daemon's node and others, in chunks through Ray: no shared file system is assumed.
 
-An engine on another node has its own folder there, and so have all processes of a trainer together; it is removed with
-them. While one chunk is written there, the next ones are already being read and sent.
+An engine on another node has its own folder there, and the processes of a trainer share one; a folder is removed with
+its processes. While one chunk is written there, the next ones are already being read and sent.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class NodeFolder:
         return [str(path.relative_to(self.path(name))) for path in _files(self.path(name))]
 
     def discard(self, name: str) -> None:
-        """Remove a file or a folder, if it is there."""
+        """Remove a file or a folder, if it exists."""
         path = self.path(name)
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
 """Folders outside the state directory have their owner in their name, so a later run can recognize orphans.
 
-A process id alone may be reused by another process; with the start time it is unique. The time is the kernel's, since
-the machine started: one in seconds since 1970 changes when the clock is set. The namespace keeps runs in two containers
-that share a folder from judging each other's ids.
+A process id alone may be reused by another process; with the start time it is unique. The start time is the kernel's,
+counted from the start of the machine: a time since 1970 would change when the clock is set. The namespace keeps runs in
+two containers that share a folder from judging each other's ids.
 """
 
 import os
@@ -28,8 +28,9 @@ def remove_orphans(root: Path, prefix: str) -> list[Path]:
 
 
 def remove_earlier(root: Path, prefix: str) -> list[Path]:
-    """Remove the folders below ``root`` that another process owned, and return them; nobody but this process uses
-    ``root`` now. A container that starts again has another namespace, in which nobody can tell that it is gone."""
+    """Remove the folders below ``root`` that another process owned, and return them; only this process may use ``root``
+    now. A container that starts again has another namespace, where ``remove_orphans`` cannot tell that the old owner is
+    gone."""
     return _removed(
         path
         for path in _folders(root, prefix)

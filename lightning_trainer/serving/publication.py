@@ -81,7 +81,7 @@ class Publication:
     """``serving.shared_memory.file_checksum`` of the whole file."""
     tensor_count: int
     dtype: str
-    """Of every tensor in the file: the engine's own dtype, so that loading rounds nothing."""
+    """The dtype of every tensor in the file: the engine's own, so that loading rounds nothing."""
     probe: Probe
     tolerance: Tolerance
     adapter: AdapterShape | None = None
@@ -126,7 +126,7 @@ class Publication:
 
     @classmethod
     def from_json(cls, document: Any) -> "Publication":
-        """Read what ``to_json`` wrote, here or in a newer release: fields that are not known are left out.
+        """Read what ``to_json`` wrote, here or in a newer release; unknown fields are ignored.
 
         Raises:
             PublicationError: a field is missing, or not what it must be; the message names it.
@@ -187,7 +187,7 @@ class PublicationReport:
 
 
 def _fields(document: Any, what: str, record: type) -> dict[str, Any]:
-    """Return the record's fields, which the document must have; what a newer release added is left out."""
+    """Return the record's fields, which the document must have; fields that a newer release added are ignored."""
     if not isinstance(document, Mapping):
         raise PublicationError(f"{what} is {type(document).__name__}; it must be a JSON object")
     known = record.__dataclass_fields__

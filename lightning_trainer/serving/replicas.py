@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ReplicasStatus(EngineStatus):
-    """Ready if at least one replica is; ``pid`` is the first one's, ``restarts`` is the sum."""
+    """The status of all replicas together: ready if one is; ``pid`` is the first one's, ``restarts`` is the sum."""
 
     replicas: tuple[EngineStatus, ...]
     conversations: AffinityCounts
@@ -46,7 +46,7 @@ class EngineReplicas:
     """
 
     gpu: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
-    """Held while a version goes live, by engines that sleep while a trainer computes."""
+    """Returns a context that is held while a version goes live; set for engines that sleep while a trainer computes."""
 
     def __init__(self, replicas: Sequence[EngineSupervisor]) -> None:
         """``replicas``: one or more, not started; they are started and stopped here."""
@@ -108,7 +108,7 @@ class EngineReplicas:
         """Serve a version of an earlier life of the daemon before the first call begins; call it before ``start``.
 
         Args:
-            left_out: called by ``start`` with the reason where one refuses it: all of them then serve version 0.
+            left_out: called by ``start`` with the reason if a replica refuses it; all replicas then serve version 0.
         """
         self._live[publication.policy] = publication
         self._when_left_out[publication.policy] = left_out
@@ -116,7 +116,7 @@ class EngineReplicas:
             replica.resume(publication)
 
     async def start(self) -> None:
-        """Start all of them and return when they serve.
+        """Start all replicas and return when they serve.
 
         Raises:
             EngineError: one does not start.
@@ -129,11 +129,11 @@ class EngineReplicas:
             self._when_left_out[policy](reason)
 
     async def stop(self) -> None:
-        """End all of them; returns when nothing is left."""
+        """End all replicas; return when nothing is left."""
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
 
     async def sleep(self, level: int) -> None:
-        """Release their GPU memory until ``wake``; calls that begin meanwhile wait in ``ready``."""
+        """Release the replicas' GPU memory until ``wake``; calls that come meanwhile wait in ``ready``."""
         async with self._publishing:
             if self._asleep_since is None:
                 self._open.clear()
@@ -141,7 +141,7 @@ class EngineReplicas:
                 await asyncio.gather(*(replica.sleep(level) for replica in self.replicas))
 
     async def wake(self) -> None:
-        """Take the memory back and let calls begin; does nothing if they are awake."""
+        """Take the memory back and let calls begin; do nothing if the replicas are awake."""
         async with self._publishing:
             await self._wake()
 
@@ -206,8 +206,8 @@ class EngineReplicas:
     async def publish(self, publication: Publication) -> PublicationReport:
         """Serve a version from now on, on all replicas or on none; the report says why not.
 
-        It is offered when all restarting replicas are back, and no trainer has their GPU. The file belongs to this
-        object from here on: the live version's is kept, any other is removed.
+        The version is offered once all restarting replicas are back and no trainer has their GPU. The file belongs to
+        this object from here on: the live version's is kept, any other is removed.
 
         Raises:
             EngineError: no engine serves anything, or one that took the version cannot go back.
@@ -234,8 +234,8 @@ class EngineReplicas:
             report = await self._offer(publication, before, replicas)
             if report.accepted:
                 self._live[publication.policy] = publication
-                # One that was given up loads, when it comes back, what the others serve by then; it may have come back
-                # meanwhile, with the version before.
+                # A replica that was given up loads the others' version when it comes back; it may have come back during
+                # the switch, with the previous version.
                 await asyncio.gather(*(one.adopt(publication) for one in self.replicas))
         finally:
             self._open.set()
@@ -267,7 +267,7 @@ class EngineReplicas:
         return _worst(list(reports.values()))
 
     async def _all_ready(self) -> list[EngineSupervisor]:
-        """Wait for all that are not given up, and return them."""
+        """Wait for all replicas that are not given up, and return them."""
         waits = {replica: replica.ready(replica.settings.startup_timeout_s) for replica in self.replicas}
         ready, errors = await _all_of(waits)
         if errors:

@@ -22,7 +22,7 @@ class EngineSettings:
     """Holds engine.log, and engine.previous.log of the previous life."""
     engine: EngineConfig = field(default_factory=lambda: EngineConfig())
     threads: int | None = None
-    """CPU threads of this process; None: all cores where it runs, in a cluster another machine than the daemon's."""
+    """CPU threads of this process; None: all cores of the machine where it runs, which may be a cluster's node."""
     gpus: tuple[str, ...] | None = None
     """The only GPUs that it sees, in the syntax of ``CUDA_VISIBLE_DEVICES``; None: those that the daemon sees."""
     gpu_memory_utilization: float | None = None

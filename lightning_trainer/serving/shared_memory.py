@@ -51,7 +51,7 @@ class WeightFolder:
         return self.folder / f"v{version}.safetensors"
 
     def path_again(self, version: int) -> Path:
-        """Return the path for what is made again of a version whose file is being served."""
+        """Return the path for a version that is made again while its first file may be in use."""
         return self.folder / f"again-v{version}.safetensors"
 
 
@@ -69,12 +69,12 @@ class WeightFiles(WeightFolder):
         """Choose the location and create the folder; folders of dead runs are removed.
 
         Args:
-            state_dir: of this process alone, which may have several of these; used, with a warning, if shared memory
-                is absent or has no room for two versions.
+            state_dir: a folder of this process alone, which may have several ``WeightFiles`` in it; used, with a
+                warning, if shared memory is absent or has no room for two versions.
             version_bytes: size of one version's file.
 
         Raises:
-            PublicationError: there is no room in either.
+            PublicationError: neither has room.
         """
         for place, remove in ((shared_memory, remove_orphans), (state_dir, remove_earlier)):
             if removed := remove(place, _PREFIX):

@@ -30,7 +30,7 @@ _KNOWN_ON_GPUS = (
         ),
     ),
 )
-"""Where the settings that help are others than on a CPU."""
+"""Failures for which other settings help than on a CPU."""
 _KNOWN = (
     _Known(
         re.compile(

@@ -1,6 +1,6 @@
 """Keeps one engine alive: after a crash or a hang, it is restarted with the live versions.
 
-An engine that dies again and again is given up, which callers learn at once, and retried after growing pauses.
+An engine that dies again and again is given up: callers learn this at once, and it is retried after growing pauses.
 
 Invariant: ``ready`` returns only while the engine serves the live version. A version becomes live when its publication
 is accepted; one that crashes the engine is refused, and the previous one is served again.
@@ -52,7 +52,7 @@ class EngineSupervisor:
         self._heartbeat = heartbeat or Heartbeat()
         self._live = {publication.policy: publication for publication in live}
         self._resumed: set[str] = set()
-        """Policies whose version is of an earlier life of the daemon, until the engine has served once."""
+        """Policies whose version comes from an earlier life of the daemon, until the engine has served once."""
         self.left_out: dict[str, str] = {}
         """Why a resumed version is not served, by policy."""
         self._engine: Engine | None = None
@@ -61,7 +61,7 @@ class EngineSupervisor:
         self._task: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
         self._ready_at: float | None = None
-        """When the present life began to serve."""
+        """When the current life began to serve."""
         self._awake = asyncio.Event()
         self._awake.set()
 
@@ -92,7 +92,7 @@ class EngineSupervisor:
 
     def resume(self, publication: Publication) -> None:
         """Serve a version of an earlier life of the daemon from the first start on; call it before ``start``. The
-        model may be another by now: where it is refused, version 0 is served, and ``left_out`` says why."""
+        model may have changed since: if the version is refused, version 0 is served, and ``left_out`` says why."""
         self._live[publication.policy] = publication
         self._resumed.add(publication.policy)
 
@@ -106,7 +106,7 @@ class EngineSupervisor:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="engine-supervisor")
             self._status = replace(self._status, state=EngineState.STARTING)  # at once: the last life's may be FAILED
-        await self.ready(math.inf)  # each life has its limit, from its turn on (``gpu_turns``)
+        await self.ready(math.inf)  # each life has its own time limit, which begins with its turn (``gpu_turns``)
 
     async def ready(self, timeout_s: float) -> None:
         """Wait until the engine serves the live version.
@@ -129,8 +129,8 @@ class EngineSupervisor:
             raise EngineError(self._status.last_error or "the engine failed")
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Serve a version from now on, also after a restart; the report says if it is refused. A live version's file
-        must stay.
+        """Serve a version from now on, also after a restart; the report says if it is refused. The file of a live
+        version must be kept.
 
         Raises:
             EngineError: no engine serves anything.
@@ -298,7 +298,7 @@ class EngineSupervisor:
         return status.state is EngineState.READY or (status.state is EngineState.FAILED and rests)
 
     def _settled(self) -> bool:
-        """Whether the engine served for long enough; however long a start takes, one that fails is a failure."""
+        """Whether the engine served for long enough; a start that fails is a failure, however long it took."""
         return self._ready_at is not None and time.monotonic() - self._ready_at > self._backoff.settled_s
 
     def _never_starts(self, failures: int) -> bool:
@@ -315,7 +315,7 @@ class EngineSupervisor:
         self._engine = engine = self._make(self.settings)
         try:
             await engine.start()
-            if not self._awake.is_set():  # ``sleep`` found nothing yet that it could end
+            if not self._awake.is_set():  # ``sleep`` found no process yet that it could end
                 raise EngineError("the trainer took the GPU while the engine was starting")
             await self._set(pid=engine.pid, node=engine.node)
             await engine.ready(self.settings.startup_timeout_s)
@@ -354,7 +354,7 @@ class EngineSupervisor:
         self.left_out[publication.policy] = report.reason or "refused"
 
     async def _end_of(self, engine: Engine) -> str:
-        """Return why it ended, or that it no longer answers."""
+        """Return why the engine ended, or that it no longer answers."""
         missed = 0
         while missed < self._heartbeat.missed:
             await asyncio.wait({engine.exited}, timeout=self._heartbeat.every_s)

@@ -1,4 +1,4 @@
-"""The connection interface that the tables' queries use: sqlite3's, or the one in ``postgres/connection.py``.
+"""The interface of the connections that the tables' queries use: sqlite3's, or that of ``postgres/connection.py``.
 
 Queries are written once, in SQL that both databases understand, with SQLite's placeholders (``?``, ``?1``, ``:name``).
 Lists are passed as JSON text and read by ``json_each``.
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 ALL = 2**62
-"""As a LIMIT: no limit."""
+"""A LIMIT that does not limit."""
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 

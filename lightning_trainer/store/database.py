@@ -1,4 +1,4 @@
-"""A store's open database: its writer, its readers, and its journal; subclasses open and close one."""
+"""A store's database: its writer, its readers, and its journal; subclasses open and release it."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Database(ABC):
-    """Use it as an async context manager, or call :meth:`open` and :meth:`close`."""
+    """A store's database. Use it as an async context manager, or call :meth:`open` and :meth:`close`."""
 
     def __init__(self, name: str, retention: Retention) -> None:
         """Set the store up; :meth:`open` opens it.
@@ -34,7 +34,8 @@ class Database(ABC):
         self._readers: ReaderPool | None = None
         self._journal: Journal | None = None
         self.write_failure: str | None = None
-        """Why the newest spans could not be written, and so no model call is answered; None: they were."""
+        """Why the newest spans could not be written, in which case no model call is answered; None: they were written.
+        """
 
     @abstractmethod
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
@@ -42,7 +43,7 @@ class Database(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Release the database; writer and readers are closed."""
+        """Release the database, whose writer and readers are closed already."""
 
     async def open(self) -> Self:
         """Create or open the database and migrate it to the newest schema.
@@ -98,16 +99,16 @@ class Database(ABC):
         return await self._write(operation)
 
     async def erase(self, operation: Callable[[Connection], Result]) -> Result:
-        """Like :meth:`write`, of an operation that deletes what must not be left in free space either, where the
-        database leaves that to us."""
+        """Like :meth:`write`, for an operation that deletes what must not remain in free space either, if the database
+        leaves it to us to overwrite that space."""
         return await self._write(operation)
 
     async def try_to_write(self) -> None:
-        """Write something and take it back, to learn whether that is possible: a client that is told that it is not
-        sends no span that would show it.
+        """Write something and delete it again, to learn whether the store can be written: while it cannot, clients are
+        refused, and so send no span that would show that it can be again.
 
         Raises:
-            StoreError: it is not.
+            StoreError: the store cannot be written.
         """
 
         def leave_no_trace(connection: Connection) -> None:

@@ -1,6 +1,6 @@
 """A cached answer about a store that is being written, for answers that take long to compute.
 
-A query returns soon: if a new answer takes longer than that, the previous one is returned.
+A query returns soon: if a new answer takes longer than ``_PATIENCE_S``, the previous one is returned.
 """
 
 import asyncio
@@ -15,9 +15,12 @@ Answer = TypeVar("Answer")
 
 
 class Lately(Generic[Answer]):
-    """Args:
-    make: makes one, in a thread of the store's; one is made at a time, however many ask.
-    stamp: returns what is the same while nothing has come; without it, an answer is made for every question.
+    """The newest answer of a query, made again when a caller asks and the store has changed.
+
+    Args:
+        make: makes an answer, in a thread of the store's; one is made at a time, however many callers ask.
+        stamp: returns a value that stays the same until new data arrives; without it, the store counts as changed
+            whenever a caller asks.
     """
 
     def __init__(
@@ -30,7 +33,7 @@ class Lately(Generic[Answer]):
         self._took_s = 0.0
         self._made_at = 0.0
         self._answer: list[Answer] = []
-        """The newest one, if there is one."""
+        """The newest answer, if there is one."""
 
     @property
     def age_s(self) -> float:
@@ -38,7 +41,7 @@ class Lately(Generic[Answer]):
         return time.monotonic() - self._made_at
 
     async def get(self) -> Answer:
-        """Return the newest answer, or a recent one if a new one takes long.
+        """Return a new answer, or the previous one if a new one is not needed or takes long.
 
         Raises:
             StoreError: the store cannot be read.

@@ -21,7 +21,7 @@ from lightning_trainer.store.upkeep.files import STORE
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """Its text form is for display: a path, or a URL without its password."""
+    """The location of a store. As text, which is for display, it is a path, or a URL without its password."""
 
     path: Path | None
     url: str | None = field(default=None, repr=False)
@@ -31,7 +31,7 @@ class StorePlace:
 
 
 def place_of(config: Config, state_dir: Path | None = None) -> StorePlace:
-    """Return the location of a configuration's store; for a ``state_dir`` other than its own, the file there."""
+    """Return the location of a configuration's store; with ``state_dir``, that of the file in that folder."""
     if config.store.url is not None and state_dir is None:
         return StorePlace(None, config.store.url.get_secret_value())
     return StorePlace((state_dir or config.daemon.state_dir) / STORE)
@@ -41,7 +41,7 @@ def recorded_place(config: Config) -> StorePlace:
     """Return the location of a configuration's store.
 
     Raises:
-        StoreError: nothing was recorded there yet.
+        StoreError: nothing has been recorded there yet.
     """
     place = place_of(config)
     if place.path is not None and not place.path.is_file():
@@ -62,7 +62,7 @@ def reading(place: StorePlace, *, outdated: bool = False) -> Iterator[Connection
     """Open a store for reading one snapshot, whether or not daemons have it open.
 
     Args:
-        outdated: also one of an earlier schema, in PostgreSQL.
+        outdated: whether a store of an earlier schema may be read too, in PostgreSQL.
 
     Raises:
         StoreError: there is none, it cannot be read, or a newer lightning-trainer wrote it.

@@ -1,9 +1,9 @@
 """Prompts: texts in users' code by name, and their versions, of which one is live for each default in the code.
 
-A version's ``root`` is the SHA-256 of the default that it derives from: what a person wrote last counts, so a changed
-default starts a line of its own, and live versions of the earlier one are not served in its place. Retention deletes
-none of them. Functions that write must run in the writer's transaction, which excludes those of other daemons: numbers
-do not collide, and a new root is registered once.
+A version's ``root`` is the SHA-256 of the default that it derives from. What a person wrote last counts: a changed
+default starts a line of its own, and live versions of the earlier default are not served in its place. Retention
+deletes no versions. Functions that write must run in the writer's transaction, which excludes those of other daemons,
+so that numbers do not collide, and a new root is registered only once.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ LONGEST_REASON = 10_000
 """In characters."""
 MOST_NAMES = 1_000
 MOST_ROOTS = 1_000
-"""Of a name: more come from a default that is put together anew for each call."""
+"""Per name: a program reaches more only if it puts a new default together for each call."""
 MOST_VERSIONS = 10_000
-"""Of a name."""
+"""Per name."""
 MOST_STAGES = 32
-"""Of a version's scores."""
+"""Per version, in its scores."""
 
 
 class PromptState(StrEnum):
-    """Where a version is."""
+    """Whether a version is proposed, in use, or no longer in use."""
 
     CANDIDATE = "candidate"
     LIVE = "live"
@@ -59,12 +59,12 @@ class PromptVersion:
     """``code``, ``reflect``, ``examples`` or ``person``."""
     reason: str | None
     scores: Mapping[str, Mapping[str, float]]
-    """By stage (``validation``, ``held-out``): ``mean``, and ``tasks``, the number of them."""
+    """By stage (``validation``, ``held-out``): the ``mean``, and the number of ``tasks``."""
     created_ns: int
 
     @property
     def label(self) -> str:
-        """Name and version, as ``clerk@v7``."""
+        """Return name and version, as ``clerk@v7``."""
         return f"{self.name}@v{self.version}"
 
 
@@ -85,7 +85,7 @@ _SELECT = f"SELECT {_COLUMNS} FROM prompts WHERE name = ?"
 
 
 def no_prompt(name: str) -> str:
-    """Return the sentence on a name that no prompt has."""
+    """Return the error message for a name that no prompt has."""
     return f"there is no prompt {name!r}: a program that uses it registers it"
 
 
@@ -95,7 +95,7 @@ def root_of(text: str) -> str:
 
 
 def check_text(text: str) -> None:
-    """Refuse what cannot be kept as it is, on either database.
+    """Refuse a text that cannot be stored unchanged, on either database.
 
     Raises:
         PromptError: it is empty, too long, or not text.
@@ -107,7 +107,7 @@ def check_text(text: str) -> None:
 
 
 def redacted(text: str, redact: Redactor) -> str | None:
-    """Return the text as the rules let it be recorded; None if one of them failed."""
+    """Return the text as the redaction rules let it be recorded; None if a rule failed."""
     try:
         return redact(text)
     except RedactionError:
@@ -115,10 +115,10 @@ def redacted(text: str, redact: Redactor) -> str | None:
 
 
 def check_and_redact(name: str, text: str, reason: str | None, redact: Redactor) -> str | None:
-    """Return the reason of a version as it may be recorded.
+    """Return a version's reason as it may be recorded.
 
     Raises:
-        PromptError: the rules would change the text, which would no longer be what was written or tried.
+        PromptError: the rules would change the text, which would then no longer be what was written or tried.
     """
     if redacted(text, redact) != text:
         raise PromptError(
@@ -129,10 +129,11 @@ def check_and_redact(name: str, text: str, reason: str | None, redact: Redactor)
 
 
 def register(connection: Connection, name: str, root: str, text: str, now_ns: int) -> PromptVersion:
-    """Return the live version of a root; a root that is new becomes a live version of its own, with its default.
+    """Return the live version of a root; for a new root, its default becomes a live version first.
 
     Raises:
-        PromptError: the name or text is not one, the root is not the text's, or there are too many.
+        PromptError: the name or text is not valid, the root is not the text's, or there are too many prompts, roots, or
+            versions.
     """
     found = live(connection, name, root)
     if found is not None:
@@ -141,7 +142,7 @@ def register(connection: Connection, name: str, root: str, text: str, now_ns: in
     if root != root_of(text):
         raise PromptError(f"root {root} is not the SHA-256 of the default, which is {root_of(text)}")
     known = _of_text(connection, name, root, text)
-    if known is not None:  # a repaired store may have lost the live one
+    if known is not None:  # a repaired store may have lost the live version
         return use(connection, name, known.version)
     (roots,) = connection.execute("SELECT count(*) FROM prompts WHERE name = ? AND state = 'live'", (name,)).fetchone()
     if roots >= MOST_ROOTS:
@@ -183,11 +184,11 @@ def add(
 def put_scores(
     connection: Connection, name: str, version: int, scores: Mapping[str, Mapping[str, float]]
 ) -> PromptVersion:
-    """Write the scores of some stages, replacing those that these stages had; return the version.
+    """Write the scores of some stages, replacing earlier scores of these stages; return the version.
 
     Raises:
         UnknownVersionError: there is no such version.
-        PromptError: it would have scores of too many stages.
+        PromptError: the version would have scores of too many stages.
     """
     found = select_one(connection, name, version)
     merged = {**found.scores, **scores}
@@ -201,7 +202,7 @@ def put_scores(
 
 
 def use(connection: Connection, name: str, version: int) -> PromptVersion:
-    """Make a version live and retire the one of its root that was; return it.
+    """Make a version live, and retire the version of its root that was live; return the new live version.
 
     Raises:
         UnknownVersionError: there is no such version.
@@ -217,7 +218,8 @@ def use(connection: Connection, name: str, version: int) -> PromptVersion:
 def select(
     connection: Connection, name: str, *, before: int | None = None, newest: int | None = None
 ) -> list[PromptVersion]:
-    """Return the versions of a prompt in ascending order: all, those before one, and of these the newest."""
+    """Return the versions of a prompt in ascending order: those before version ``before`` and, of these, only the
+    ``newest`` ones; by default all."""
     rows = connection.execute(
         f"{_SELECT} AND version < ? ORDER BY version DESC LIMIT ?",
         (name, 2**62 if before is None else before, ALL if newest is None else newest),
@@ -229,7 +231,7 @@ def select_one(connection: Connection, name: str, version: int) -> PromptVersion
     """Return one version.
 
     Raises:
-        UnknownVersionError: there is none of that number, or no such prompt.
+        UnknownVersionError: there is no version of that number, or no such prompt.
     """
     row = connection.execute(f"{_SELECT} AND version = ?", (name, version)).fetchone()
     if row is not None:
@@ -250,7 +252,7 @@ def names(connection: Connection) -> list[PromptSummary]:
 
 
 def _next_version(connection: Connection, name: str) -> int:
-    """Return the number of a prompt's next version. Raises PromptError: the name is not one, or there are too many."""
+    """Return the number of a prompt's next version; raises PromptError: the name is invalid, or there are too many."""
     if re.fullmatch(NAME, name) is None:
         raise PromptError(
             f"{name!r} cannot name a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"

@@ -8,8 +8,8 @@ from lightning_trainer.types import StepReport
 
 
 class StepState(StrEnum):
-    """The life of a step: assigned -> trained or skipped. A crash may repeat a trained step, to the same weights; its
-    report is then replaced."""
+    """The life of a step: assigned -> trained or skipped. After a crash, a trained step may be repeated, with the same
+    weights as the result; its report is then replaced."""
 
     ASSIGNED = "assigned"
     TRAINED = "trained"
@@ -25,14 +25,14 @@ class StepRecord:
     state: StepState
     attempt_ids: tuple[str, ...]
     report: StepReport | None
-    """None until it has been trained."""
+    """None until the step has been trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Measurements of its attempts when it was assigned; kept for skipped steps too."""
+    """Measurements of its attempts from when the step was assigned; kept for skipped steps too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """After ``after_step`` was recorded, the weights went back to those of ``version``."""
+    """A return to earlier weights: after ``after_step`` was recorded, training went back to those of ``version``."""
 
     after_step: int
     version: int

@@ -1,8 +1,8 @@
 """Reading alongside the writer: a few threads, each with a read-only connection, and a full pass over a store, trace by
 trace.
 
-In WAL mode neither waits for the writer or blocks it. A pass needs no daemon, sees one snapshot, and holds one trace at
-a time in memory, complete even if several processes recorded it.
+In WAL mode, neither waits for the writer or blocks it. A pass needs no daemon, sees one snapshot, and holds one trace
+at a time in memory: all of the trace, even if several processes recorded it.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ def _connect(path: Path) -> sqlite3.Connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.OperationalError:
             connection.close()
-            # In a folder that we cannot write to, SQLite cannot create a log's index; without a log it needs none, and
-            # there is no writer.
+            # In a folder that we cannot write to, SQLite cannot create the log's index. If there is no log, it needs no
+            # index, and there is no writer.
             if options == "mode=ro" and not log.exists():
                 continue
             raise
@@ -74,7 +74,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def named(connection: Connection, name: str, *, newest: int | None = None) -> Iterator[Span]:
-    """Yield every span of one name, in order of arrival; of the ``newest`` spans if given."""
+    """Yield every span of one name, in order of arrival; with ``newest``, only those among this many newest spans."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     rows = stream(
         connection,
@@ -92,8 +92,8 @@ def traces(
     """Yield every trace's spans, one trace at a time, in an order that depends only on the spans.
 
     Args:
-        slim: strips a span of what the caller does not need, before the next one is read.
-        newest: only this many of the newest spans.
+        slim: removes from a span what the caller does not need, before the next span is read.
+        newest: read only this many of the newest spans.
     """
     resources: dict[int, dict[str, AttributeValue]] = {}
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
@@ -124,7 +124,7 @@ class ReaderPool:
         """Run a query in a snapshot.
 
         Raises:
-            StoreError: the store is closed, or its database cannot read it.
+            StoreError: the store is closed, or its database cannot be read.
         """
         try:
             future = self._executor.submit(self._query, query)
@@ -156,7 +156,7 @@ class ReaderPool:
 
 
 def unreadable(error: sqlite3.Error, what: str = "the store") -> StoreError:
-    """Return an error that says why the store could not be read and, if its file is damaged, what helps."""
+    """Return an error that says why the store could not be read and, if its file is damaged, what to do."""
     if is_damage(error):
         return DamagedStoreError(
             f"{what} cannot be read: {error}; a part of its file is damaged: `lightning-trainer store check` says "

@@ -1,7 +1,7 @@
 """What the daemons of one store have in common: whose turn it is to train, the names of runs, and the id that all of
 them prove.
 
-The defaults are those of a store that one daemon has alone; see ``PostgresStore``.
+The methods here are for a store that belongs to one daemon alone; ``PostgresStore`` overrides them.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,18 @@ from lightning_trainer.store.database import Database, Result
 
 
 class Sharing(Database):
-    """The part of a store that tells its daemons apart, and keeps them from each other's way."""
+    """The part of a store that tells its daemons apart, and keeps them out of each other's way."""
 
     shared = False
-    """Whether several daemons may have it open; if not, every turn belongs to its only daemon."""
+    """Whether several daemons may have the store open; if not, every turn belongs to its only daemon."""
 
     async def daemon_id(self, own: str) -> str:
         """Return the id that every daemon of the store proves: that of the first one, kept in the store."""
         return own
 
     async def hold_run(self, name: str, holder: str, lasts_s: float) -> bool:
-        """Hold a run's name for some seconds, again if it is held already; False while another daemon's caller has it.
+        """Hold a run's name for some seconds from now, or extend the caller's hold; return False while another caller
+        holds it.
 
         Args:
             holder: the caller, which may come back through another daemon.
@@ -32,11 +33,11 @@ class Sharing(Database):
         """End the caller's hold on a run's name."""
 
     async def held_runs(self) -> list[str]:
-        """Return the names that callers of any of several daemons hold."""
+        """Return the names that callers hold, through any of several daemons."""
         return []
 
     async def take_turn(self, policy: str, holder: str) -> str | None:
-        """Take the turn to train a policy, for some seconds; return None if it is ours, else its holder.
+        """Take the turn to train a policy, for some seconds; return None if it is ours now, else its holder.
 
         Args:
             holder: the daemon's URL, for display.
@@ -44,20 +45,20 @@ class Sharing(Database):
         return None
 
     async def renew_turn(self, policy: str) -> bool:
-        """Extend our turn; False if another daemon has it by now."""
+        """Extend our turn; return False if another daemon has taken it."""
         return True
 
     async def give_up_turn(self, policy: str) -> None:
         """End our turn, so that the next daemon need not wait."""
 
     def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
-        """Return an operation that is refused if another daemon holds the turn."""
+        """Return the operation, made to fail if another daemon holds the turn."""
         return operation
 
     async def write_in_turn(self, policy: str, operation: Callable[[Connection], Result]) -> Result:
         """Like :meth:`write`, but only for the daemon that trains the policy.
 
         Raises:
-            TurnLostError: another daemon does.
+            TurnLostError: another daemon trains it.
         """
         return await self._write(self._fenced(policy, operation))

@@ -1,6 +1,6 @@
 """SqliteStore: the embedded store of one daemon, in one file.
 
-WAL with ``synchronous=FULL``: the log is fsynced at every commit.
+It uses WAL with ``synchronous=FULL``: every commit syncs the log (fsync).
 """
 
 import os
@@ -29,10 +29,10 @@ Result = TypeVar("Result")
 
 
 class SqliteStore(Store):
-    """A store for one daemon, exclusively: a lock file next to it enforces that."""
+    """A store for one daemon only, which a lock file next to it enforces."""
 
     def __init__(self, path: Path | str, retention: StoreConfig | None = None) -> None:
-        """``retention``: the limits of the store; by default the settings' defaults."""
+        """``retention``: the limits of the store; by default those of the settings."""
         self.path = Path(path)
         super().__init__(
             str(path),
@@ -40,7 +40,7 @@ class SqliteStore(Store):
         )
         self._lock: FileLock | None = None
         self._erased_in_log = False
-        """Whether the log may still hold what was erased."""
+        """Whether the log may still hold data that was erased."""
 
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
         try:
@@ -72,8 +72,8 @@ class SqliteStore(Store):
         return writer, ReaderPool(self._connect_reader)
 
     async def erase(self, operation: Callable[[Connection], Result]) -> Result:
-        """Like ``write``; what the operation deletes is overwritten in the file, and leaves the log as soon as nobody
-        reads what was before it."""
+        """Like ``write``, but what the operation deletes is overwritten in the file, and is removed from the log after
+        the commit or, if a reader is in the way, after a later commit."""
 
         def overwriting(connection: Connection) -> Result:
             _overwrite(connection, "ON")
@@ -88,7 +88,7 @@ class SqliteStore(Store):
     def _after_commit(self, connection: Connection) -> None:
         self.retention.after_commit(connection)
         if self._erased_in_log:
-            connection.execute("PRAGMA busy_timeout=0")  # with a reader in its way, it is tried after the next commit
+            connection.execute("PRAGMA busy_timeout=0")  # with a reader in the way, it is tried after the next commit
             try:
                 (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
@@ -113,25 +113,26 @@ class SqliteStore(Store):
 
 
 def _overwrite(connection: Connection, mode: str) -> None:
-    """Have what is deleted overwritten with zeros: with ``FAST`` on pages that are written anyway, with ``ON`` also on
-    those that become free, at the price of writing them."""
+    """Have deleted content overwritten with zeros: with ``FAST`` on pages that are written anyway, with ``ON`` also on
+    pages that become free, at the price of writing them."""
     connection.execute(f"PRAGMA secure_delete={mode}").fetchall()
 
 
 class FileLock:
-    """One daemon a store: an advisory ``flock`` on a file next to it, held from construction until :meth:`release`.
+    """An advisory ``flock`` on a file, held from construction until :meth:`release`: keeps a store to one daemon.
 
-    The kernel drops it however the process ends.
+    The kernel releases the lock however the process ends.
 
     Args:
-        what: is locked, in an error.
+        path: the file to lock.
+        what: what the lock protects, for the error.
 
     Raises:
         StoreError: another process holds it; the message names its process id.
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        import fcntl  # not on Windows, where files of spans, and copies of a store, are read all the same
+        import fcntl  # missing on Windows, where files of spans, and copies of a store, can be read nevertheless
 
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -146,14 +147,14 @@ class FileLock:
         os.write(self._descriptor, str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         # The file stays: unlinking it would let two daemons each lock a file of the same name.
         os.close(self._descriptor)
 
 
 @contextmanager
 def in_memory(spans: Sequence[Span]) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a store that holds these spans and has no file; of several with one id the first counts.
+    """Yield a connection to a store without a file that holds these spans; of several with one id, the first counts.
 
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.

@@ -81,7 +81,7 @@ class Store(Sharing, MediaStore):
         response_ids: Collection[str] = (),
         policy: str | None = None,
     ) -> dict[str, int]:
-        """Return by attempt id the step that consumed it; see :func:`late.select_consumed`."""
+        """Return, by attempt id, the step that consumed the attempt; see :func:`steps.select_consumed`."""
         return await self._read(
             lambda connection: select_consumed(
                 connection,
@@ -150,7 +150,7 @@ class Store(Sharing, MediaStore):
             await self._write(put)
 
     async def begin_policy(self, policy: str) -> int | None:
-        """Record that a policy is started; the first time return how many rollouts were recorded before, later None."""
+        """Record that a policy is started; return how many rollouts preceded its first start, None at later starts."""
         return await self._write(lambda connection: participation_table.begin(connection, policy))
 
     async def ended_by_group(
@@ -163,9 +163,15 @@ class Store(Sharing, MediaStore):
         after: str | None = None,
         limit: int | None = None,
     ) -> dict[str, int]:
-        """Return the number of ended attempts of a mode for each group whose id begins with ``prefix``: only groups
-        that ``policy`` took part in; with ``taken``, a policy and two steps, only attempts that its steps after the
-        first and up to the second have consumed; only the first ``limit`` groups after ``after``."""
+        """Return the number of ended attempts of a mode, by group id, for groups whose id begins with ``prefix``.
+
+        Args:
+            policy: only groups that this policy took part in.
+            taken: a policy and two steps: only attempts that the policy's steps after the first and up to the second
+                have consumed.
+            after: only groups after this one, in order of id.
+            limit: maximum number of groups.
+        """
         return await self._read(
             lambda connection: attempt_table.count_ended(
                 connection, prefix, mode=mode, policy=policy, taken=taken, after=after, limit=limit
@@ -259,8 +265,8 @@ class Store(Sharing, MediaStore):
         oldest: int | None = None,
         advantages: bool = False,
     ) -> list[StepRecord]:
-        """Return steps in ascending order: all, those before or after one, and of these the newest or oldest ones;
-        reports without advantages unless requested."""
+        """Return steps in ascending order: those before and after the given steps and, of these, the given number of
+        the newest or oldest; by default all. Their reports have no advantages unless requested."""
         return await self._read(
             lambda connection: step_table.select_steps(
                 connection, policy, before=before, after=after, newest=newest, oldest=oldest, advantages=advantages
@@ -320,13 +326,14 @@ class Store(Sharing, MediaStore):
     async def versions(
         self, policy: str, *, before: int | None = None, newest: int | None = None, oldest: int | None = None
     ) -> list[PolicyVersion]:
-        """Return versions in ascending order: all, those before one, and of these the newest or oldest ones."""
+        """Return versions in ascending order: those before version ``before`` and, of these, the given number of the
+        newest or oldest; by default all."""
         return await self._read(
             lambda connection: version_table.select(connection, policy, before=before, newest=newest, oldest=oldest)
         )
 
     async def version(self, policy: str, version: int) -> PolicyVersion | None:
-        """Return one version, or None if there is none of that number."""
+        """Return one version; None if there is no version of that number."""
         return await self._read(lambda connection: version_table.select_one(connection, policy, version))
 
     async def served_versions(self, policy: str, *, newest: int) -> list[int]:
@@ -350,12 +357,12 @@ class Store(Sharing, MediaStore):
     # -- retention -----------------------------------------------------------------------------------------------------
 
     async def sweep(self) -> bool:
-        """Delete a slice of what the limits of age and use release; True if there may be more."""
+        """Delete a slice of what the limits of age and use allow to delete; return True if there may be more."""
         return await self._write(self.retention.sweep)
 
     async def holds(self) -> dict[str, Any]:
-        """Return what the store holds and what retention has deleted, see :meth:`Retention.holds`; and why it cannot be
-        written, if so."""
+        """Return what the store holds and what retention has deleted (see :meth:`Retention.holds`), and why the store
+        cannot be written, if it cannot."""
         return {**await self._read(self.retention.holds), "write_failure": self.write_failure}
 
     async def measures(self) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 Invariant: a future resolves only after the commit of its operation. With ``synchronous=FULL`` in WAL mode the commit
 has been fsynced by then, so what was acknowledged survives ``kill -9`` and a power failure. Each operation runs in its
-own savepoint: one that is refused does not affect the others of its group.
+own savepoint, so that an operation that is refused does not affect the others of its group.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ class _Operation:
 
 
 class GroupCommitWriter:
-    """Serializes writes on one connection, which it owns from here on.
+    """Serializes the writes on one connection, which it owns from then on.
 
     Args:
         connection: in autocommit mode (``isolation_level=None``), usable from another thread.
@@ -68,7 +68,7 @@ class GroupCommitWriter:
         return operation.future
 
     def close(self) -> None:
-        """Commit what is queued and end the thread; the connection is closed."""
+        """Commit what is queued, close the connection, and end the thread."""
         with self._submitting:
             if not self._closed:
                 self._closed = True
@@ -99,14 +99,14 @@ class GroupCommitWriter:
 
     def _commit(self, group: list[_Operation]) -> None:
         try:
-            self._roll_back()  # if an earlier attempt at it failed
+            self._roll_back()  # in case an earlier rollback failed
             self._connection.execute("BEGIN IMMEDIATE")
             for operation in group:
                 self._run(operation)
             self._connection.execute("COMMIT")
         except Exception as error:
             logger.exception("a transaction of %d operations was rolled back", len(group))
-            with contextlib.suppress(Exception):  # it fails too, where the connection has: the group is answered anyway
+            with contextlib.suppress(Exception):  # it fails too if the connection did; the group is answered anyway
                 self._roll_back()
             for operation in group:
                 refused = StoreError(f"the store could not commit ({error}); nothing was written")

@@ -22,12 +22,12 @@ _MANIFEST = "trainer.json"
 _FORMAT = 1
 _MARK_BYTES = 2**20
 _FIRST_PART = re.compile(r"model_world_size_(\d+)_rank_0\.pt")
-"""As verl names it."""
+"""A checkpoint's first part, as verl names it."""
 THE_WAY_ON = (
     "begin anew with what was trained: `lightning-trainer export` (--merge for an adapter) writes it to a folder that "
     "model can name, with another name of the policy or a new [daemon] state_dir"
 )
-"""The advice where a configuration cannot go on from the checkpoints that are there."""
+"""The advice if a configuration cannot continue from the existing checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Manifest:
     model: str = ""
     """The ``model_mark`` of the model that the run started from. Older checkpoints do not say."""
     device: str = ""
-    """What it was trained on. Older checkpoints do not say."""
+    """The kind of device it was trained on. Older checkpoints do not say."""
 
 
 def model_mark(folder: Path) -> str:
@@ -104,7 +104,7 @@ def read_manifest(directory: Path) -> Manifest:
 
     Raises:
         CheckpointError: there is none, or it is damaged.
-        TrainingError: another version of this program wrote it, or it cannot be read now and may be sound.
+        TrainingError: another version of this program wrote it, or it cannot be read at present and may be intact.
     """
     try:
         document = json.loads((directory / _MANIFEST).read_text())
@@ -157,15 +157,15 @@ def _written_with(then: str, folder: Path, now: str) -> TrainingError:
 
 
 def _device_of(folder: Path) -> str:
-    """Return what a checkpoint was trained on; empty if it does not say, as a critic's part of one."""
+    """Return what a checkpoint was trained on; empty if it does not say, as a critic's part does not."""
     try:
         return str(json.loads((folder / _MANIFEST).read_text()).get("device", ""))
-    except (OSError, AttributeError, ValueError):  # whether it is whole, ``read_manifest`` says
+    except (OSError, AttributeError, ValueError):  # ``read_manifest`` says whether it is whole
         return ""
 
 
 def processes_of(folder: Path) -> int | None:
-    """Return how many processes wrote a checkpoint of FSDP2; None if it is none."""
+    """Return how many processes wrote a checkpoint of FSDP2; None if it is not one."""
     found = (_FIRST_PART.fullmatch(path.name) for path in folder.glob("*.pt"))
     return next((int(match[1]) for match in found if match), None)
 

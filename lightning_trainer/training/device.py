@@ -9,7 +9,7 @@ from lightning_trainer.errors import TrainerBrokenError, TrainingError
 from lightning_trainer.training.settings import TrainerSettings
 
 _chosen: list[Device] = []
-"""At most one, for the whole process, like verl's own, which is read on import."""
+"""The chosen device, if there is one: at most one for the whole process, since verl reads its own on import."""
 
 
 def choose(device: Device, gpus: Sequence[str] = ()) -> None:
@@ -37,7 +37,7 @@ def chosen() -> Device:
 
 
 def require() -> None:
-    """Check that torch can use it.
+    """Check that torch can use the chosen device.
 
     Raises:
         TrainingError: it cannot.
@@ -62,15 +62,15 @@ def release(offloaded: bool) -> None:
 
 @contextmanager
 def settings_named_without_memory(settings: TrainerSettings) -> Iterator[None]:
-    """Where the block runs out of a GPU's memory, name the settings with which it needs less.
+    """If the block runs out of a GPU's memory, raise an error that names the settings with which it needs less.
 
     Raises:
-        TrainerBrokenError: it did; what it was in the middle of is lost.
+        TrainerBrokenError: it did; the work in progress is lost.
     """
     try:
         yield
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which need not be imported for it
+        if type(error).__name__ != "OutOfMemoryError":  # torch's error, recognized without importing torch
             raise
         said = str(error).partition(". ")[0]
         raise TrainerBrokenError(

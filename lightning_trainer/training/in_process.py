@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InProcess(TrainerProcess):
-    """A trainer thread; of several, only one computes at a time, including while they start.
+    """A trainer thread; if there are several, only one computes at a time, also while they start.
 
     transformers replaces functions of torch while it builds a model, verl reads the environment and prints, and random
     numbers come from one state. All of that is global to the process.

@@ -2,7 +2,7 @@
 
 Opening the first policy starts it, and closing the last one ends it. A policy that is opened again, because its trainer
 failed or must start over, is rebuilt next to the others. If the process has died, or failed in an unforeseen way, it is
-replaced as a whole: every other policy learns so at its next call, and resumes from its own checkpoint.
+replaced as a whole: every other policy learns of this at its next call, and resumes from its own checkpoint.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class TrainerProcess(ABC):
 
         Raises:
             TrainingError: the model or the settings cannot be trained with.
-            TrainerDiedError: it ended meanwhile.
+            TrainerDiedError: the process ended meanwhile.
             MissingExtraError: the packages for training are not installed.
         """
         async with self._changing:

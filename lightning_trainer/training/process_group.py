@@ -1,7 +1,7 @@
 """The processes that train one policy together: how they join, and what only the first of them does.
 
-Every process gets every call and does the same; only a model's passes are divided among them (``update.share``). A
-single process is a group too, which opens no port.
+Every process gets every call and does the same; only a model's passes are divided among them
+(``update.batch.packed.Share``). A single process is a group too, which opens no port.
 """
 
 import ipaddress
@@ -112,7 +112,7 @@ def on_first(work: Callable[[], Result]) -> Result:
 
     Raises:
         LightningError: raised by the function; any other error except OSError is converted to it, so that no process
-            waits for a result in vain.
+            waits forever for a result.
         OSError: raised by the function.
     """
     outcome: list[Any] = [None, None]

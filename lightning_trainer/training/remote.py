@@ -96,7 +96,7 @@ class TrainerClient:
         return await self._in_turn("load", directory)
 
     async def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """Return the log-probabilities, in nats, of every token but the first of each sequence."""
+        """Return the log-probabilities, in nats, of every token except the first of each sequence."""
         return await self._in_turn("score", token_ids)
 
 
@@ -115,8 +115,7 @@ def make_trainers(
     session: "RaySession | None" = None,
     of_engines: Collection[str] = (),
 ) -> list[TrainerClient]:
-    """Return trainers that have not been started, one for each of the settings; those with the same base share a
-    process.
+    """Return one trainer, not yet started, for each of the settings; those with the same base share a process.
 
     Args:
         at_once: how many processes may compute at the same time; the others wait for their turn.

@@ -41,10 +41,10 @@ class StageSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """One policy's trainer.
+    """The settings of one policy's trainer.
 
-    The defaults are ``lightning.toml``'s, except of what it leaves to the machine (device, threads, precisions and the
-    tolerances that follow): here that is one thread of a CPU and float32.
+    The defaults are those of ``lightning.toml``, except for what it leaves to the machine (device, threads, precisions,
+    and the tolerances that follow from these): here that is one thread of a CPU and float32.
     """
 
     policy: str
@@ -64,8 +64,8 @@ class TrainerSettings:
     """None: all weights are trained. A critic, if there is one, always trains all of its weights."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=one_thread)
-    """``[training]``, in which offloading is decided; absent ``threads`` are a process's share of the cores where it
-    runs, in a cluster of another machine than the daemon's."""
+    """``[training]``, with offloading decided; if ``threads`` is absent, each process takes its share of the cores of
+    the machine where it runs, which in a cluster may not be the daemon's."""
     gpus_per_process: float = 0.0
     """GPUs that each process requests from Ray."""
     serving_dtype: Dtype = "float32"
@@ -194,7 +194,7 @@ def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
 
 
 def _length_note(engine: EngineConfig, policy: PolicyConfig) -> str | None:
-    """Return what becomes of the engine's longest sequences where nobody has said how long a sample may be."""
+    """Return what becomes of the engine's longest sequences if the policy does not set how long a sample may be."""
     if "max_sample_tokens" in policy.model_fields_set or policy.max_sample_tokens >= engine.max_model_len:
         return None
     return (
@@ -217,7 +217,7 @@ def _tolerance(engine: EngineConfig) -> tuple[float, float]:
 
 
 _ROUNDING = 0.01
-"""A clip range below this is within the rounding of a bfloat16 engine: 0.02 nats a token, less over a sequence."""
+"""A clip range below this is within the rounding of a bfloat16 engine: 0.02 nats per token, less over a sequence."""
 _PLAIN = ("vanilla", "gpg")
 """Losses that are expected to equal policy gradient in a single update."""
 
@@ -230,7 +230,7 @@ def most_mini_batches(algorithm: AlgorithmConfig, groups_per_step: int) -> int:
 
 def _share_trained(algorithm: AlgorithmConfig) -> float:
     if algorithm.dynamic_sampling:
-        return 1.0  # it takes groups until as many as a step has are trained
+        return 1.0  # groups are taken until a whole step's number of them is trained
     return algorithm.keep_most_uncertain or 1.0
 
 
@@ -241,7 +241,7 @@ def schedule_sentences(
 
     Args:
         groups_per_step: of the policy.
-        max_staleness: of the policy; None counts as synchronous, which it is for a runner.
+        max_staleness: of the policy; None counts as synchronous, as it is with a runner.
         rounds: whether engine or trainer computes in bfloat16.
     """
     if algorithm.objective != "rl":

@@ -12,7 +12,7 @@ from lightning_trainer.training.update.shared_base import Adapter, SharedBase
 
 
 class Trainers:
-    """By policy. Not thread-safe: one call at a time."""
+    """The trainers, by policy. Not thread-safe: one call at a time."""
 
     def __init__(self, settings: Sequence[TrainerSettings]) -> None:
         """Load what several policies share; a single policy's model is loaded when it is opened.

@@ -1,7 +1,7 @@
-"""The vocabulary: what travels on the road from a span to a served policy version.
+"""The vocabulary: the data on its way from a span to a served policy version.
 
-Torch-free and frozen: every stage reads these and makes new ones. Token ids are plain ints, log-probabilities are in
-nats, times are Unix nanoseconds. ``None`` means "not measured" and is never a stand-in for zero.
+Torch-free and frozen: every stage reads these objects and makes new ones. Token ids are plain ints, log-probabilities
+are in nats, times are Unix nanoseconds. ``None`` means "not measured" and is never a stand-in for zero.
 """
 
 from lightning_trainer.types.recorded import (

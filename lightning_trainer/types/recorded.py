@@ -48,10 +48,10 @@ class Span:
     status: SpanStatus = SpanStatus.UNSET
     status_message: str = ""
     scope: str = ""
-    """Name of the instrumentation scope that made it; shows which dialect to read it in."""
+    """Name of the instrumentation scope that made the span; tells which dialect to read it in."""
     resource: Mapping[str, AttributeValue] = field(default_factory=dict)
     received: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """The OTLP bytes that it was read from, stored unchanged; ``dataclasses.replace`` drops them."""
+    """The OTLP bytes that the span was read from, stored unchanged; ``dataclasses.replace`` drops them."""
 
 
 class SpanSink(Protocol):
@@ -60,7 +60,7 @@ class SpanSink(Protocol):
     async def append(self, spans: Sequence[Span]) -> int:
         """Commit spans and return how many were new; a span with a known (trace id, span id) changes nothing.
 
-        Returns only after the commit: a client that is told that a span was accepted may forget it.
+        Returns only after the commit: a client that learns that its span was accepted may forget it.
         """
         ...
 
@@ -70,9 +70,9 @@ class AttemptState(StrEnum):
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    """Its code returned. Says nothing about the reward."""
+    """Its code returned, which says nothing about the reward."""
     FAILED = "failed"
-    """Its code raised. A failed attempt is data."""
+    """Its code raised an exception. A failed attempt is data too."""
 
 
 class RolloutMode(StrEnum):
@@ -84,9 +84,9 @@ class RolloutMode(StrEnum):
     BASELINE = "baseline"
     """Recorded, never trained: its reward is what the attempts of its group are compared with (ReMax)."""
     RECORD = "record"
-    """Recorded for a dataset: no step takes it, and ``build`` does."""
+    """Recorded for a dataset: ``build`` takes it, a training step never does."""
     RETRIED = "retried"
-    """It failed, and another attempt was made in its place; recorded, never trained."""
+    """It failed, and another attempt replaced it; recorded, never trained."""
     SHADOW = "shadow"
     """What a candidate answered alongside the live version (``[policy.canary] shadow``); recorded, never trained."""
     DROPPED = "dropped"
@@ -94,7 +94,7 @@ class RolloutMode(StrEnum):
 
 
 SHADOW_MARK = ".shadow-v"
-"""Stands between the name of a rollout or an attempt and the candidate's number in the name of its shadow."""
+"""In the name of a shadow, separates the name of the rollout or attempt from the candidate's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One reward observation: a ``gen_ai.evaluation.result``. If ``value`` is None, evaluating gave no number."""
+    """One reward observation: a ``gen_ai.evaluation.result``. If ``value`` is None, the evaluation gave no number."""
 
     name: str
     value: float | None
@@ -132,16 +132,17 @@ class Evaluation:
     trace_id: str | None = None
     """The trace of the span that it evaluates, since span ids are unique only within a trace."""
     source: str | None = None
-    """What gave it, if known: ``judge helpful (rubric, gpt-5-mini)``."""
+    """Who or what gave it, if known: ``judge helpful (rubric, gpt-5-mini)``."""
     judge: str | None = None
-    """The judge whose verdict it is; None of what anything else gave, a person under the judge's name included."""
+    """The judge whose verdict it is; None if anything else gave it, including a person who used the judge's name."""
 
 
 class Fidelity(StrEnum):
     """How faithfully the tokens of a call are known; it decides what the call may be used for."""
 
     EXACT = "exact"
-    """The engine's own ids of prompt and response. Any algorithm may train on them, also reinforcement learning."""
+    """The engine's own ids of prompt and response. Any algorithm may train on them, including reinforcement learning.
+    """
     VERIFIED = "verified"
     """Ids made from the text by the policy's tokenizer and chat template, and checked against something that the
     engine reported (its token counts, or its scores of the ids). They have no behavior log-probabilities."""
@@ -155,7 +156,7 @@ class Media:
     """A part of a prompt that is not text, by reference; the content stays where it was."""
 
     modality: str
-    """``image``, ``audio``, ``video`` ..., or the part's own type if it says no more."""
+    """``image``, ``audio``, ``video`` ..., or the part's own type if nothing more is known."""
     uri: str
     """As the agent gave it; content inside the message is named by its hash, ``sha256:...``."""
     mime_type: str | None = None
@@ -187,7 +188,7 @@ class Call:
     start_ns: int
     end_ns: int
     fidelity: Fidelity
-    """Set by the code that makes the call from what was recorded; it has no default, so that it cannot be forgotten."""
+    """Set by the code that makes the call from the record; it has no default, so that it cannot be forgotten."""
     temperature: float = 1.0
     """As requested; 1.0 if the request named none."""
     media: tuple[Media, ...] = ()
@@ -197,18 +198,18 @@ class Call:
     support: Support | None = None
     """What the response's tokens were drawn from; None if each could have been any token of the vocabulary."""
     sampling_unknown: str | None = None
-    """Why it is unknown what they were drawn from, as a sentence without its full stop; None if it is known."""
+    """Why it is unknown what the tokens were drawn from, as a sentence without its period; None if it is known."""
     state: str | None = None
-    """The state of the environment in which the agent says it was made (``lt.state``); None if it says nothing."""
+    """The state of the environment when the call was made, as the agent named it (``lt.state``); None if it did not."""
     server: str | None = None
-    """``host:port`` of what answered, by the client's record; None if the gateway recorded it."""
+    """``host:port`` of the server that answered, by the client's record; None if the gateway recorded the call."""
     model: str | None = None
-    """As that server calls it; None if the gateway recorded it."""
+    """The model's name on that server; None if the gateway recorded the call."""
     routed_experts: RoutedExperts | None = None
-    """Which experts its prompt and response went through; None if the engine does not report it."""
+    """Which experts its prompt and response went through; None if the engine does not report them."""
 
     @property
     def truncated(self) -> bool:
-        """Whether the limit of tokens ended the response (OpenAI's word for it, Anthropic's two, or Gemini's), or the
-        engine did (vLLM's ``abort``)."""
+        """Whether the token limit (under OpenAI's name for it, Anthropic's two, or Gemini's) or the engine (vLLM's
+        ``abort``) cut the response short."""
         return self.finish_reason is not None and self.finish_reason.lower() in _CUT_SHORT

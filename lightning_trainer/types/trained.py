@@ -32,11 +32,11 @@ class Transition:
     temperature: float = 1.0
     """What the logits are divided by in the distribution that ``behavior_logprobs`` come from."""
     extends: str | None = None
-    """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
+    """The transition of the same agent and attempt that this prompt begins with in full, token for token."""
     media: tuple[Media, ...] = ()
     """The parts of the prompt that are not text."""
     causes: tuple[str, ...] | None = None
-    """The transitions of the attempt, of any agent, that led to this one directly; None: no scheme asked for them."""
+    """The attempt's transitions, of any agent, that led directly to this one; None: no scheme asked for them."""
     shaping: Shaping | None = None
     """What was done to single logits; None: nothing."""
     support: Support | None = None
@@ -46,15 +46,15 @@ class Transition:
     gap: bool = False
     """Whether the call was made but cannot be trained: it gets no credit, and reward flows across it."""
     routed_experts: RoutedExperts | None = None
-    """Which experts prompt and response went through when it was sampled; None: not known."""
+    """Which experts prompt and response went through when the response was sampled; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One agent's transitions in one attempt, with the reward of the whole attempt.
 
-    Oldest first, and none before the one that it follows (``transitions/call_graph.py``). This is the order in which
-    they are credited and trained, wherever order matters.
+    The oldest comes first, and none comes before the one that it follows (``transitions/call_graph.py``). Where order
+    matters, they are credited and trained in this order.
     """
 
     attempt: Attempt
@@ -64,7 +64,7 @@ class Trajectory:
     reward: float | None
     """Terminal reward: of the attempt, not of a step; None if nothing scored it."""
     own_reward: float | None = None
-    """Of this agent in the attempt, in addition to the attempt's; None if nothing scored it."""
+    """This agent's own reward in the attempt, in addition to the attempt's; None if nothing scored it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Credit:
     row_id: str
     """What the estimator compares: credits with one row id are one row (an attempt, or a single transition)."""
     peers: str = ""
-    """Rows are compared with those of the same group, agent, and peers; "" means with all of the agent's."""
+    """A row is compared with those of the same group, agent, and peers; "" means with all of the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Segment:
     row_id: str
     """What the estimator compares: segments with one row id are one row (an attempt, or a single transition)."""
     peers: str = ""
-    """Rows are compared with those of the same group, agent and peers."""
+    """A row is compared with those of the same group, agent, and peers."""
     agent: str | None = None
     """None: the sample's."""
     attempt_id: str | None = None
@@ -113,17 +113,17 @@ class Segment:
     """Which experts were chosen when it was sampled, by position in the sample: from the end of the segment before it
     to its own last token; None if unknown."""
     order: int = 0
-    """Index of the transition among those of its agent in the attempt, in ``Trajectory``'s order; all 0 in batches that
-    were stored without it, whose stored order is used."""
+    """Index of the transition among those of its agent in the attempt, in ``Trajectory``'s order. Batches that were
+    stored without it have 0 everywhere, and their stored order is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A call that is not trained, among those that are; schemes with a critic pass reward across it."""
+    """A call that is not trained, among calls that are; schemes with a critic pass reward across it."""
 
     transition_id: str
     credit: float
-    """What it earned itself, in reward units; at the end of a branch, plus the reward of the attempt."""
+    """What the call itself earned, in reward units; at the end of a branch, plus the reward of the attempt."""
     follows: str | None
     """The transition of the same agent and attempt that it follows."""
     agent: str | None = None
@@ -144,17 +144,17 @@ class Sample:
     sample_id: str
     policy: str
     agent: str
-    """The agent of its last call; a segment of another agent or attempt says so itself."""
+    """The agent of its last call; a segment of another agent or attempt names it."""
     group_id: str
     attempt_id: str
     token_ids: Ids
     loss_mask: tuple[int, ...]
     """1 where the policy sampled the token and it is trained, else 0; tokens sampled without an alternative have 0."""
     behavior_logprobs: tuple[float, ...]
-    """Of the sampling policy, nats; 0.0 where the mask is 0."""
+    """Of the sampling policy, in nats; 0.0 where the mask is 0."""
     segments: tuple[Segment, ...]
     temperature: float = 1.0
-    """Of all its sampled tokens; the trainer divides its logits by it too."""
+    """The temperature of all its sampled tokens; the trainer divides its logits by it too."""
     media: tuple[Media, ...] = ()
     """The parts of the sequence that are not text, in order."""
     baseline: float | None = None
@@ -213,7 +213,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """What one step trains on; stored before the step, so that it can be repeated exactly after a crash."""
+    """What one step trains on; stored before the step, so that the step can be repeated exactly after a crash."""
 
     policy: str
     step: int
@@ -221,7 +221,7 @@ class TrainingBatch:
     media: Mapping[str, bytes] = field(default_factory=dict)
     """What the samples refer to, by address (``Media.uri``); not stored with the batch, but filled in for a trainer."""
     made_for: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the policy without which the samples mean something else, by dotted name; empty in older batches."""
+    """The policy's settings that give the samples their meaning, by dotted name; empty in older batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class StepReport:
     """Positions without sharing: the sum of the samples' lengths."""
     seconds: Mapping[str, float]
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of the policy, what the weights depend on, by dotted name; empty in older reports."""
+    """The policy's settings that the weights depend on, by dotted name; empty in older reports."""
 
 
 class VersionState(StrEnum):
@@ -263,7 +263,7 @@ class PolicyVersion:
     created_ns: int
     checksum: str | None = None
     probe_max_abs: float | None = None
-    """Largest |trainer - engine| over the probe's log-probabilities, nats."""
+    """Largest |trainer - engine| over the probe's log-probabilities, in nats."""
     probe_mean_abs: float | None = None
     publish_s: float | None = None
     """Seconds from the trainer's tensors to the first request that they may answer."""

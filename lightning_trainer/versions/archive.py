@@ -1,8 +1,9 @@
-"""The stored weights of versions: ``state_dir``/versions/POLICY/v00000012, a model folder each, complete or absent.
+"""The stored weights of versions: one model folder per version, complete or absent, such as
+``state_dir``/versions/POLICY/v00000012.
 
 For a LoRA policy it is an adapter's folder, which PEFT and vLLM load on top of the model.
 
-Next to the weights is the publication that they were proven with, so that an engine that loads them later proves them
+Next to the weights is the publication with which they were proven, so that an engine that loads them later proves them
 in the same way (promise 8).
 """
 
@@ -25,7 +26,7 @@ from lightning_trainer.versions.held_out import HeldOutScore
 _NAME = re.compile(r"v(\d{8,})")
 _WEIGHTS = "model.safetensors"
 _MODEL = "model"
-"""In ``PUBLICATION``: what the policy's configuration named."""
+"""The key in ``PUBLICATION`` for the model that the policy's configuration named."""
 NAMED_TEMPLATES = "additional_chat_templates"
 """The folder of a model's further chat templates, such as the one for chats with tools (transformers)."""
 _BESIDE_WEIGHTS = ("*.json", "*.jinja", f"{NAMED_TEMPLATES}/*.jinja", "*.model", "*.txt", "LICENSE", "NOTICE")
@@ -37,9 +38,9 @@ class VersionArchive:
     def __init__(self, root: Path, *, model_dir: Path, model: str | None = None) -> None:
         """
         Args:
-            model_dir: its configuration and tokenizer are copied into every folder, so that transformers and vLLM can
-                load it.
-            model: its name in the configuration, for users who take a version elsewhere, if that name differs.
+            model_dir: the model's folder, whose configuration and tokenizer are copied into every version's folder, so
+                that transformers and vLLM can load it.
+            model: the model's name in the configuration, for users who take a version elsewhere.
         """
         self._root = root
         self._model_dir = model_dir
@@ -54,11 +55,11 @@ class VersionArchive:
         return stored_versions(self._root)
 
     def add(self, publication: Publication) -> None:
-        """Copy a published file before the next publication removes it; a version already stored is not written again,
-        unless it has other weights: version 0 of a policy that begins anew, from another model.
+        """Copy a published file before the next publication removes it. A version that is already stored is not written
+        again, unless its weights differ: version 0 of a policy that starts over from another model.
 
         Raises:
-            TrainingError: the disk could not be written.
+            CheckpointError: the disk could not be written.
         """
         folder = self.folder(publication.version)
         if _document(folder).get("checksum") == publication.checksum:
@@ -88,7 +89,7 @@ class VersionArchive:
         return replace(publication, path=str((folder / _weights_name(publication)).absolute()))
 
     def copy(self, version: int, path: Path) -> Publication:
-        """Copy a stored version's file to a path and return its publication from there.
+        """Copy a stored version's file to a path and return its publication with that path.
 
         Raises:
             PublicationError: it is not stored, cannot be read, or cannot be written.
@@ -105,7 +106,7 @@ class VersionArchive:
         shutil.rmtree(self.folder(version), ignore_errors=True)
 
     def set_aside(self) -> Path | None:
-        """Rename the folder if there is a version in it that was trained, and return where it is now.
+        """Rename the folder if it holds a trained version, and return its new path; None if it holds none.
 
         Raises:
             CheckpointError: it cannot be renamed.
@@ -113,7 +114,7 @@ class VersionArchive:
         return set_policy_aside(self._root) if any(self.versions()) else None
 
     def prune(self, kept: Collection[int]) -> None:
-        """Remove all others, and leftovers of interrupted copies."""
+        """Remove all versions except these, and leftovers of interrupted copies."""
         names = {self.folder(version).name for version in kept}
         for entry in self._root.iterdir() if self._root.is_dir() else ():
             if entry.is_dir() and entry.name not in names:
@@ -121,7 +122,7 @@ class VersionArchive:
 
 
 def copy_beside_weights(model_dir: Path, folder: Path) -> None:
-    """Copy what a model's folder has besides its weights: configuration, tokenizer, chat templates, license."""
+    """Copy everything in a model's folder except its weights: configuration, tokenizer, chat templates, license."""
     for pattern in _BESIDE_WEIGHTS:
         for file in model_dir.glob(pattern):
             if not file.name.endswith(".index.json"):  # of the initial model's own weight files
@@ -135,13 +136,13 @@ def _weights_name(publication: Publication) -> str:
 
 
 def stored_model(folder: Path) -> str | None:
-    """Return the model that the configuration named when a version was stored; None if that was not noted."""
+    """Return the model that the configuration named when a version was stored; None if that was not recorded."""
     model = _document(folder).get(_MODEL)
     return model if isinstance(model, str) else None
 
 
 def _document(folder: Path) -> Mapping[str, Any]:
-    """Return what is noted of a stored version; nothing if it is not stored, or cannot be read."""
+    """Return what is recorded of a stored version; empty if it is not stored, or cannot be read."""
     try:
         document = json.loads((folder / PUBLICATION).read_text())
     except (OSError, ValueError):
@@ -150,7 +151,7 @@ def _document(folder: Path) -> Mapping[str, Any]:
 
 
 def set_policy_aside(folder: Path) -> Path:
-    """Rename a policy's folder of versions or checkpoints, and return where it is now.
+    """Rename a policy's folder of versions or checkpoints, and return its new path.
 
     Raises:
         CheckpointError: it cannot be renamed.
@@ -193,6 +194,6 @@ def kept(stored: Collection[int], scores: Mapping[int, HeldOutScore], rule: Vers
     if rule.keep_every is not None:
         stay |= {version for version in stored if version % rule.keep_every == 0}
     scored = [version for version in newest_first if version in scores]
-    # Among equal scores the newest, which was trained on more.
+    # Of equal scores the newest is kept, which was trained on more.
     stay |= set(sorted(scored, key=lambda version: scores[version].rank, reverse=True)[: rule.keep_best])
     return stay & set(stored)

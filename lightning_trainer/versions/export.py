@@ -1,7 +1,7 @@
 """A version's weights in a folder of their own: a model for transformers and vLLM, or an adapter for PEFT and vLLM.
 
-Nothing in the folder refers to the state folder, so it can be copied to another machine or uploaded. ``RECORD`` in it
-says which version of which policy it is.
+Nothing in the folder refers to the state folder, so it can be copied to another machine or uploaded. Its file
+``RECORD`` says which version of which policy it is.
 """
 
 import json
@@ -23,7 +23,7 @@ RECORD = "lightning_trainer.json"
 
 
 def is_adapter(stored: Path) -> bool:
-    """Return whether a stored version is an adapter, not a whole model."""
+    """Whether a stored version is an adapter, not a whole model."""
     return (stored / ADAPTER_CONFIG).is_file()
 
 
@@ -40,15 +40,15 @@ def export_version(
 
     Args:
         stored: its folder in the archive.
-        out: a folder that is not there, or is empty.
-        model: what the policy's configuration names; an adapter's configuration refers to it if it is on the Hugging
-            Face Hub.
-        folder: of the model on this machine, to which an adapter refers otherwise; None: it is not here.
-        record: what ``RECORD`` says.
-        chat_template: the one that the engine was given; a whole model gets it in the place of its own.
+        out: a folder that does not exist, or is empty.
+        model: the model that the policy's configuration names; an adapter's configuration refers to it if it is on the
+            Hugging Face Hub.
+        folder: the model's folder on this machine, to which an adapter refers otherwise; None: it is not here.
+        record: the content of ``RECORD``.
+        chat_template: the template that the engine was given; it replaces a whole model's own.
 
     Raises:
-        ExportError: ``out`` is taken.
+        ExportError: ``out`` exists and is not an empty folder.
         CheckpointError: the disk could not be read or written.
     """
     _check_free(out)
@@ -74,11 +74,11 @@ def merge_version(
     """Write the model with the stored adapter added to its weights, in their precision (``W + alpha / r * B A``).
 
     Args:
-        model_dir: of the model that the adapter belongs to; it is loaded into memory.
-        stored: as of ``export_version``, like ``out``, ``record``, and ``chat_template``.
+        model_dir: the folder of the adapter's model, which is loaded into memory.
+        stored: as in ``export_version``, like ``out``, ``record``, and ``chat_template``.
 
     Raises:
-        ExportError: ``out`` is taken, or transformers or PEFT cannot do it with this model.
+        ExportError: ``out`` exists and is not an empty folder, or transformers or PEFT cannot merge this model.
         CheckpointError: the disk could not be read or written.
         ModuleNotFoundError: torch, transformers or peft is not installed.
     """
@@ -90,14 +90,14 @@ def merge_version(
         try:
             named = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["architectures"][0]
             model = getattr(transformers, named).from_pretrained(model_dir, dtype="auto", local_files_only=True)
-            # transformers refuses to write defaults of sampling that contradict each other, as many models have them.
+            # transformers refuses to write contradictory sampling defaults, which many models have.
             model.generation_config = transformers.GenerationConfig()
             PeftModel.from_pretrained(model, str(stored)).merge_and_unload().save_pretrained(partial)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ExportError(
                 f"the adapter cannot be added to the weights of {model_dir} ({error}); leave out --merge"
             ) from error
-        # Its own form of a configuration has other keys than the model's: other programs would miss theirs.
+        # transformers writes a configuration with other keys than the model's own, whose keys other programs need.
         (partial / "generation_config.json").unlink(missing_ok=True)
         copy_beside_weights(model_dir, partial)
         _put_template(partial, chat_template)
@@ -105,7 +105,7 @@ def merge_version(
 
 
 def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
-    """Return the command that serves what was exported as the daemon's engine did.
+    """Return the command that serves an exported version in the same way as the daemon's engine.
 
     Args:
         out: the exported folder.
@@ -131,7 +131,7 @@ def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
 
 def _put_template(folder: Path, chat_template: Path | None) -> None:
     if chat_template is not None:
-        shutil.rmtree(folder / NAMED_TEMPLATES, ignore_errors=True)  # one of them would be taken in its place
+        shutil.rmtree(folder / NAMED_TEMPLATES, ignore_errors=True)  # one of these would be used instead
         shutil.copyfile(chat_template, folder / CHAT_TEMPLATE_FILE)
 
 

@@ -1,15 +1,15 @@
 """The held-out score of a version: the mean reward, over tasks, of the evaluation attempts whose calls it sampled.
 
-A task that was tried more often than others (an evaluation that was interrupted and started again, say) counts as much
-as they do: once, with the mean of its attempts. An attempt during which the version changed is left out, as is one that
-lacks any of the policy's rewards: its own in every stage, so that versions of different stages can be compared. Each
-attempt's verdict is kept in the store and recomputed when something new of the attempt arrives, so an evaluation is
-read once and not at every query.
+A task that was tried more often than others (say, because an evaluation was interrupted and started again) counts as
+much as they do: once, with the mean of its attempts. An attempt during which the version changed is left out, as is one
+that lacks any of the policy's rewards. These are the policy's own rewards in every stage, so that versions of different
+stages can be compared. Each attempt's verdict is kept in the store and recomputed when new data of the attempt arrives,
+so an evaluation is read once and not at every query.
 
 A mean has a standard error (E. Miller, Adding Error Bars to Evals, arXiv 2411.00640): the standard deviation of the
-tasks' rewards over the root of the tasks' number. The deviation is pooled over the versions, as for a t test (G. W.
-Snedecor and W. G. Cochran, Statistical Methods): a version with one task has none of its own, and that of a few is
-often 0.
+tasks' rewards over the root of the number of tasks. The deviation is pooled over the versions, as for a t test (G. W.
+Snedecor and W. G. Cochran, Statistical Methods): a version with one task has no deviation of its own, and that of a few
+tasks is often 0.
 """
 
 import json
@@ -31,14 +31,14 @@ from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.types import Attempt, Call, Span
 
 _AT_ONCE = 100
-"""Attempts read in one transaction: a tenth of a second or so."""
+"""Attempts read in one transaction, which takes about a tenth of a second."""
 _AT_ONCE_IN_TIME = 20
-"""The same where someone waits, so that the time is kept to."""
+"""The same if a caller waits, so that ``within_s`` is not exceeded by much."""
 
 
 _WITH_GROUPS = "verdicts LEFT JOIN attempts USING (attempt_id) WHERE policy = ?"
 _GROUP = "coalesce(group_id, task_id, rollout_id, attempt_id)"
-"""As ``Attempt.group_id``; the attempt itself once it is deleted."""
+"""As ``Attempt.group_id``; the attempt's own id after the attempt was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,13 @@ class HeldOutScore:
     mean: float
     attempts: int
     error: float | None
-    """Its standard error; None where no version has two tasks, so that nothing is known of it."""
+    """The mean's standard error; None if no version has two tasks, so that it is unknown."""
 
     @property
     def rank(self) -> tuple[float, int]:
-        """What the best version has most of: the mean less two standard errors, about the lower end of its 95 %
-        interval, so that one lucky task does not win. Where all have equally many tasks, it orders by the mean.
+        """Return the key by which the best version is the largest: the mean minus two standard errors, which is about
+        the lower end of its 95 % interval, so that one lucky task does not win. If all versions have equally many
+        tasks, it orders them by the mean.
         """
         return self.mean - 2 * (self.error or 0.0), self.attempts
 
@@ -65,7 +66,7 @@ class Verdict:
     version: int
     reward: float
     group: str | None = None
-    """Of all attempts at the task in that evaluation; None: this one is alone."""
+    """The group of all attempts at the task in that evaluation; None: this attempt is the only one."""
 
 
 def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyConfig) -> dict[str, Verdict]:
@@ -73,7 +74,7 @@ def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyC
 
     Args:
         attempts: evaluations that have ended.
-        spans: all of theirs.
+        spans: all spans of these attempts.
     """
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
@@ -93,7 +94,7 @@ def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyC
 def only_version(calls: Iterable[Call]) -> int | None:
     """Return the version that sampled all of a policy's calls; None if there are several, or it is not known.
 
-    A call that ended before the engine answered, because its caller hung up and tried again, was sampled by none.
+    A call that ended before the engine answered, because its caller hung up and tried again, does not count.
     """
     versions = {call.policy_version for call in calls if call.response_ids or call.policy_version is not None}
     return next(iter(versions)) if len(versions) == 1 else None
@@ -110,7 +111,8 @@ async def refresh_verdicts(store: Store, policy: PolicyConfig, *, within_s: floa
     """Read the evaluations with new data since the last time, and store their verdicts; return how many are left.
 
     Args:
-        within_s: when to stop; some are read in any case, and the rest follows with the next call. None: at the end.
+        within_s: after how many seconds to stop; at least one slice is read, and the next call reads the rest. None:
+            stop when all are read.
     """
     began, at_once = time.monotonic(), _AT_ONCE if within_s is None else _AT_ONCE_IN_TIME
     while True:
@@ -148,7 +150,7 @@ def select_newest_scores(connection: Connection, policy: str, newest: int) -> di
 
 
 def select_verdicts(connection: Connection, policy: PolicyConfig) -> dict[str, Verdict]:
-    """Return the verdicts of all evaluations; those not read before are read now, but not stored."""
+    """Return the verdicts of all evaluations; evaluations not read before are read now, without storing verdicts."""
     position = _position(connection, policy)
     rows = connection.execute(f"SELECT attempt_id, version, reward, {_GROUP} FROM {_WITH_GROUPS}", (policy.name,))
     found = {attempt_id: Verdict(*verdict) for attempt_id, *verdict in rows if position}
@@ -173,7 +175,7 @@ class _Spread(NamedTuple):
     attempts: int
     tasks: int
     squares: float
-    """Sum of the squared deviations from the mean, of the tasks' rewards."""
+    """Sum of the squared deviations of the tasks' rewards from the mean."""
 
 
 def _spread(rewards: Sequence[Sequence[float]]) -> _Spread:
@@ -198,7 +200,7 @@ def _next_slice(connection: Connection, policy: PolicyConfig, position: int, mos
         return _Slice((), position, {})
     attempts = attempt_table.select(connection, attempt_ids=ids)
     found = verdicts(attempts, select_of_attempts(connection, ids), policy)
-    if participations.last_earlier(connection, policy.name):  # then version 0 may be that of another model, before it
+    if participations.last_earlier(connection, policy.name):  # then version 0 may be that of an earlier model
         found = {
             attempt_id: verdict
             for attempt_id, verdict in found.items()

@@ -1,8 +1,8 @@
-"""Which steps a version's weights are made of, given rollbacks, and which versions were trained with given data: those
-of the steps that took it, and all that descend from them.
+"""Which steps made a version's weights, given the rollbacks, and which versions were trained with given data: those of
+the steps that took the data, and all their descendants.
 
-A step continues from the head: the version before it, or the target of a rollback since. Numbers are never reused, so
-the steps that a rollback left behind remain valid targets.
+A step continues from the head: the version before it, or the target of a rollback since then. Numbers are never reused,
+so the steps that a rollback left behind remain valid targets.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,13 +18,13 @@ from lightning_trainer.types import VersionState
 
 
 class Lineage:
-    """Parents of versions; version 0 is the initial model."""
+    """The parent of each version; version 0 is the initial model."""
 
     def __init__(self, trained_steps: Iterable[int], rollbacks: Sequence[Rollback] = ()) -> None:
         """Compute the parents.
 
         Args:
-            trained_steps: those that changed the weights, or will when they are repeated; ascending.
+            trained_steps: the steps that changed the weights, or will when they are repeated; ascending.
             rollbacks: in chronological order.
         """
         self._parents: dict[int, int] = {}
@@ -37,7 +37,7 @@ class Lineage:
             self._parents[step] = self.head
             self.head = step
         self.gone_back = bool(waiting)
-        """Whether a person went to the head, and no step has been trained since."""
+        """Whether the head is the target of a rollback, and no step has been trained since."""
         for rollback in waiting:
             self.head = rollback.version
 
@@ -62,17 +62,17 @@ class MadeWith:
 
     policy: str
     steps: tuple[int, ...]
-    """Steps that took it."""
+    """Steps that took the data."""
     not_trained: tuple[int, ...]
-    """Of these, the ones that are recorded but not trained yet."""
+    """The ones of these that are recorded but not trained yet."""
     versions: tuple[int, ...]
     """Ascending."""
     before: int
-    """The newest version that the first of the steps continued from and that was served; rollback refuses others."""
+    """The newest version before the first of the steps, on its lineage, that was served; rollback refuses others."""
 
     @property
     def sentence(self) -> str:
-        """Return this as a sentence, with what to do."""
+        """Return this as a sentence that also says what to do."""
         which = f"step{'s' * (len(self.steps) != 1)} {_listed(self.steps)} of policy {self.policy}"
         said = f"{which} took it"
         if self.versions:
@@ -88,7 +88,7 @@ class MadeWith:
 
 
 def made_with(connection: Connection, steps: Collection[TrainedStep]) -> list[MadeWith]:
-    """Return by policy what the steps produced."""
+    """Return, for each policy, its steps and the versions that they led to."""
     found = []
     for policy in sorted({one.policy for one in steps}):
         taken = sorted(one.step for one in steps if one.policy == policy)
@@ -111,7 +111,7 @@ def _was_served(connection: Connection, policy: str, version: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """A step that the weights no longer contain, because training has gone back to before it."""
+    """A step that the weights no longer contain, because training went back to a version before it."""
 
     step: int
     gone_back_to: int
@@ -130,7 +130,7 @@ class LeftBehind:
 
 
 def left_behind(connection: Connection, policy: str, step: int) -> LeftBehind | None:
-    """Return what became of a step that changed the weights, if training has gone back to before it."""
+    """Return what became of a step that changed the weights; None if training did not go back to before it."""
     rollbacks = version_table.select_rollbacks(connection, policy)
     if not any(step <= rollback.after_step for rollback in rollbacks):
         return None
@@ -142,7 +142,7 @@ def left_behind(connection: Connection, policy: str, step: int) -> LeftBehind | 
     for one in states:
         if lineage.parent(one) in having:
             having.add(one)
-    # It may have been gone back to, and left behind again: what counts are the rollbacks since.
+    # Training may have returned to the step and left it behind again: only the rollbacks since then count.
     *_, leaving = takewhile(lambda one: step <= one.after_step and one.version not in having, reversed(rollbacks))
     trained = (one for one in sorted(having) if states[one] is StepState.TRAINED)
     return LeftBehind(step, leaving.version, tuple(trained))

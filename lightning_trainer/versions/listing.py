@@ -16,7 +16,7 @@ from lightning_trainer.versions.lineage import Lineage
 
 
 def other_policies(connection: Connection, named: Collection[str]) -> str | None:
-    """Say which policies have versions and are not named: a policy that was renamed looks as if they were lost."""
+    """Say which policies have versions but are not named: after renaming a policy, its versions seem to be lost."""
     counts = version_table.count_of_policies(connection)
     others = [
         f"policy {policy!r} ({count:,} version{'s' * (count != 1)})"
@@ -32,17 +32,18 @@ class Whereabouts(StrEnum):
     SERVING = "serving"
     """Answers the policy's calls while the daemon runs."""
     STORED = "stored"
-    """Its weights are kept: ``POLICY@vN`` is answered."""
+    """Its weights are kept: requests to ``POLICY@vN`` are answered."""
     GONE = "gone"
     """Its weights are not kept; a rollback rebuilds them from a checkpoint and the recorded steps."""
     CANARY = "canary"
     """It answers a share of live rollouts, and training waits for the decision."""
     REFUSED = "refused"
-    """Trainer and engine did not agree on it, or guard or canary held it; it answers none of the policy's calls."""
+    """Trainer and engine did not agree on it, or the guard or its canary held it back; it answers none of the policy's
+    calls."""
 
 
 class CanaryRow(TypedDict):
-    """A candidate that answered a share of live rollouts."""
+    """The canary of a version: a candidate that answered a share of live rollouts."""
 
     state: str
     """``going_on``, ``promoted``, ``refused``, ``stopped`` or ``interrupted``."""
@@ -51,10 +52,11 @@ class CanaryRow(TypedDict):
     began_ns: int
     ended_ns: int | None
     evidence: Mapping[str, Any]
-    """For the candidate and the live version: ended ``rollouts``, those with a reward (``rewards``), ``means``; the
-    bounds of both means; the canary's ``range``; what went wrong (``harms``), with the share of rollouts; and the
-    number of calls that the live version answered and the candidate did not (``unanswered``). With ``shadow`` also
-    ``incomplete`` rollouts, and calls that the candidate skipped (``dropped``) or did not answer (``failed``)."""
+    """For the candidate and the live version: the number of ended ``rollouts``, the number of those with a reward
+    (``rewards``), and their ``means``; the bounds of both means; the canary's ``range``; what went wrong (``harms``),
+    as shares of rollouts; and the number of calls that the live version answered and the candidate did not
+    (``unanswered``). With ``shadow`` also ``incomplete`` rollouts, and calls that the candidate skipped (``dropped``)
+    or did not answer (``failed``)."""
     reason: str | None
 
 
@@ -63,16 +65,17 @@ class VersionRow(TypedDict):
 
     version: int
     parent: int | None
-    """The version it was trained from."""
+    """The version that it was trained from."""
     state: str
     created_ns: int
     reward: float | None
-    """Mean over the rollouts of the step that continues from it: its reward in training. None until there is one."""
+    """Its reward in training: the mean over the rollouts of the step that continues from it. None until there is one.
+    """
     held_out: float | None
     """Mean reward of its evaluation attempts."""
     held_out_attempts: int
     held_out_error: float | None
-    """Its standard error, as of ``HeldOutScore``."""
+    """The standard error of ``held_out``, as in ``HeldOutScore``."""
     reason: str | None
     """Why it was refused."""
     canary: CanaryRow | None
@@ -88,10 +91,12 @@ def list_versions(
     newest: int | None = None,
     fresh: bool = True,
 ) -> list[VersionRow]:
-    """Return the policy's versions in ascending order: all, or those before one, and of these the newest ones.
+    """Return the policy's versions in ascending order.
 
     Args:
         stored: versions whose weights are kept.
+        before: only versions before this one.
+        newest: of these, only this many of the newest.
         fresh: also read evaluations that were not read before, however many there are.
     """
     versions = version_table.select(connection, policy.name, before=before, newest=newest)
@@ -130,8 +135,8 @@ def list_versions(
 
 
 def best_version(rows: Iterable[VersionRow]) -> int | None:
-    """Return the version with the best held-out score (``HeldOutScore.rank``), of equal ones the newest; None: there is
-    no score."""
+    """Return the version with the best held-out score (``HeldOutScore.rank``), the newest of equal ones; None if there
+    is no score."""
     ranks = {
         (HeldOutScore(row["held_out"], row["held_out_attempts"], row["held_out_error"]).rank, row["version"])
         for row in rows
@@ -141,16 +146,16 @@ def best_version(rows: Iterable[VersionRow]) -> int | None:
 
 
 def _family(connection: Connection, policy: str, first: int, last: int) -> tuple[Lineage, list[int]]:
-    """Return the parents of the versions from ``first`` to ``last`` and of their children, and the steps that may be
-    their children: those in and after the range, and those that follow a rollback into it."""
+    """Return the lineage of the versions from ``first`` to ``last`` and of their children, and the steps that may be
+    these children: those in the range and the one after it, and those that follow a rollback into it."""
     rollbacks = version_table.select_rollbacks(connection, policy)
     before, _ = step_table.trained_beside(connection, policy, first)
     _, after = step_table.trained_beside(connection, policy, last)
     steps = set(step_table.trained_between(connection, policy, before, after or last))
     for rollback in rollbacks:
         if first <= rollback.version <= last:
-            # The next recorded step continues from the version; the step before it shows whether it is the first to do
-            # so.
+            # The next recorded step continues from the version if it is the first step after the rollback, which the
+            # step before it shows.
             _, child = step_table.trained_beside(connection, policy, rollback.after_step)
             if child is not None:
                 steps |= {child, step_table.trained_beside(connection, policy, child)[0]}

@@ -18,7 +18,7 @@ from lightning_trainer.versions.sequential import Comparison, Decision, bounds, 
 
 _REFUSALS = frozenset({"refusal", "content_filter"})
 _FEWEST_BEFORE = 20
-"""Minimum number of rollouts before long and slow can be defined."""
+"""Minimum number of earlier rollouts from which the limits for long and slow are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class LiveRollout:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """Limits that 19 of 20 rollouts did not exceed before the candidate came; infinite if too few are known."""
+    """The limits that 19 of 20 rollouts before the candidate did not exceed; infinite if too few are known."""
 
     tokens: float = math.inf
     seconds: float = math.inf
 
 
 def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyConfig) -> dict[str, LiveRollout]:
-    """Return the attempts by id that a single version answered; others are evidence for neither."""
+    """Return, by id, the attempts that a single version answered; other attempts are evidence for no version."""
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
     rewards = read_outcomes(reading.evaluations, reading.calls, known, policy)
@@ -74,7 +74,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
 
 
 def usual(rollouts: Sequence[LiveRollout]) -> Usual:
-    """Return the limits for long and slow, from rollouts before the candidate."""
+    """Return the limits for long and slow answers, from the rollouts before the candidate."""
     if len(rollouts) < _FEWEST_BEFORE:
         return Usual()
     place = math.ceil(0.95 * len(rollouts)) - 1
@@ -100,16 +100,16 @@ class Finding:
     """With means and bounds on the scale of the rewards."""
     decision: Decision
     reason: str | None
-    """Why it does not go live; None if it does, or nothing is decided."""
+    """Why the candidate does not go live; None if it does, or nothing is decided."""
     harms: Mapping[str, tuple[float, float]]
-    """By kind: its share among the candidate's rollouts and among the live version's."""
+    """By kind of harm: its share of the candidate's rollouts, and of the live version's."""
     rollouts: tuple[int, int]
-    """Number of ended rollouts, of the candidate and of the live version."""
+    """The numbers of ended rollouts of the candidate and of the live version."""
     range: tuple[float, float]
     """The lowest and the highest reward."""
 
     def evidence(self) -> dict[str, Any]:
-        """Return it as JSON-able values."""
+        """Return the finding as values that JSON can hold."""
         return {
             "rollouts": list(self.rollouts),
             "rewards": [self.comparison.candidate.count, self.comparison.live.count],
@@ -160,8 +160,8 @@ def judge_candidate(
     return Finding(comparison, decision, reason, shares, (len(new), len(old)), config.range)
 
 
-# A candidate in shadow mode answers the same calls as the live version, so the difference within each pair is compared,
-# which removes the rollout's difficulty. The mean of differences has a confidence sequence like any mean.
+# A candidate in shadow mode answers the same calls as the live version, so the difference within each pair is tested,
+# which cancels the rollout's difficulty. The mean of the differences has a confidence sequence like any mean.
 
 
 def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: CanaryConfig, before: Usual) -> Finding:

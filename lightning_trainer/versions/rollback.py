@@ -1,4 +1,4 @@
-"""Rollback: one durable record, which the next daemon that trains follows, also after a crash."""
+"""Rollback: one durable record, which the next daemon that trains follows, even after a crash."""
 
 import time
 from collections.abc import Collection
@@ -23,7 +23,7 @@ async def record_rollback(store: Store, policy: str, version: int, *, checkpoint
         checkpoints: steps that the trainer can resume from.
 
     Raises:
-        RollbackError: there is no such version, it was never proven served, it is already the newest, or the data to
+        RollbackError: there is no such version, it was never served, training already continues from it, or the data to
             rebuild it was deleted.
     """
     await can_be_gone_to(store, policy, version, promote=False, checkpoints=checkpoints)
@@ -49,8 +49,7 @@ async def record_promotion(
 async def can_be_gone_to(
     store: Store, policy: str, version: int, *, promote: bool, checkpoints: Collection[int] = ()
 ) -> bool:
-    """Whether training has to leave the version that it continues from for the one that is asked for; nothing is
-    recorded.
+    """Whether training has to change to ``version`` from the version that it now continues from; records nothing.
 
     Raises:
         RollbackError: see ``record_rollback`` and ``record_promotion``.

@@ -1,19 +1,20 @@
 """Sequential testing of whether a new version is worse than the live one, valid however often it is checked.
 
-A confidence sequence contains the mean at all times at once, with the given confidence: checking after each observation
-and stopping at will does not invalidate it, as it would an interval for a fixed sample size.
+A confidence sequence contains the mean at all times at once, with the given confidence: unlike an interval for a fixed
+sample size, it stays valid if one checks it after each observation and stops at will.
 
 It is constructed by betting: a bet that the mean is above ``m`` multiplies the money by ``1 + bet * (x - m)`` for each
 observation. If the mean is not above ``m``, the probability that the money ever reaches twenty times its start is at
-most 1 in 20 (Ville's inequality); so ``m`` is excluded as soon as it does. The money is divided over several sizes of
-bets, some suited to few rollouts and some to many. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random
-variables by betting", Journal of the Royal Statistical Society B 86 (2024), sections 4 and B.4 (bets on a grid).
+most 1 in 20 (Ville's inequality); so ``m`` is excluded as soon as the money does. The money is divided over several
+sizes of bets, some suited to few rollouts and some to many. Source: Waudby-Smith and Ramdas, "Estimating means of
+bounded random variables by betting", Journal of the Royal Statistical Society B 86 (2024), sections 4 and B.4 (bets on
+a grid).
 
-Two versions are compared by two bets at once: that the candidate's mean is below ``m`` and the live one's above. If the
-candidate were not worse, some ``m`` would lie between the two means, and for it the product of both bets is not
-expected to grow; so the candidate is worse once there is enough money for every ``m`` (the minimum of such processes
-over a composite hypothesis is an e-process: Ramdas, Gruenwald, Vovk and Shafer, "Game-theoretic statistics and safe
-anytime-valid inference", Statistical Science 38 (2023)).
+Two versions are compared by two bets at once: that the candidate's mean is below ``m``, and that the live version's is
+above. If the candidate were not worse, some ``m`` would lie between the two means, and for that ``m`` the product of
+both bets is not expected to grow; so the candidate is worse once there is enough money for every ``m`` (the minimum of
+such processes over a composite hypothesis is an e-process: Ramdas, Gruenwald, Vovk and Shafer, "Game-theoretic
+statistics and safe anytime-valid inference", Statistical Science 38 (2023)).
 """
 
 import itertools
@@ -25,8 +26,8 @@ from enum import StrEnum
 
 _BETS = (0.8, 0.4, 0.2, 0.1, 0.05)
 _CELLS = 64
-"""Cells of the grid of means on which a minimum is searched; a bound of each cell is used, so the result stays valid.
-"""
+"""Cells of the grid of means that is searched for the minimum; each cell counts with its lower bound, so the result
+stays valid."""
 _FOR_THE_PLACE = 0.1
 """Share of the error spent on locating the better-known mean, so that ``m`` is searched only around it."""
 _STEPS = 40
@@ -38,7 +39,7 @@ _GRID = 512
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The interval of a mean: each side holds at all times with the required confidence."""
+    """An interval for a mean: each side holds at all times with the required confidence."""
 
     mean: float
     low: float
@@ -46,7 +47,7 @@ class Bounds:
     count: int
 
     def on(self, scale: tuple[float, float]) -> "Bounds":
-        """Return it on the scale that ``counted`` was given."""
+        """Return the interval on the scale that was given to ``counted``."""
         lowest, highest = scale
         mean, low, high = (lowest + value * (highest - lowest) for value in (self.mean, self.low, self.high))
         return Bounds(mean, low, high, self.count)
@@ -57,7 +58,7 @@ def bounds(counts: Mapping[float, int], error: float) -> Bounds:
 
     Args:
         counts: the number of times each value was observed; values are from 0 to 1.
-        error: of either side, at any time.
+        error: the probability that one side is ever wrong.
 
     Raises:
         ValueError: a value is not from 0 to 1.
@@ -106,7 +107,7 @@ class Decision(StrEnum):
     STOPPED = "stopped"
     """Undecided after the maximum number of rollouts."""
     INTERRUPTED = "interrupted"
-    """Nothing was found out: it could not be served, or a rollback was asked for."""
+    """Nothing was decided: the candidate could not be served, or a rollback was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,8 @@ def compare(
         live: the same for the live version, over the same time.
         share: the candidate's share of the rollouts; a wrong value costs rollouts but not validity.
         error: from 0 to 1.
-        tolerance: how much worse it may be.
-        most: rewards of the candidate after which it ends undecided.
+        tolerance: how much worse the candidate may be.
+        most: the number of the candidate's rewards after which the comparison ends undecided.
     """
     decision = decide(candidate, live, share=share, error=error, tolerance=tolerance, most=most)
     return Comparison(bounds(candidate, error / 2), bounds(live, error / 2), decision)
@@ -153,7 +154,7 @@ def decide(
     tolerance: float,
     most: int,
 ) -> Decision:
-    """Return the decision of :func:`compare`, without the bounds that are for display."""
+    """Return the decision of :func:`compare`, without the bounds, which are for display."""
     if is_below(candidate, live, share=share, error=error):
         return Decision.REFUSED
     if is_below(live, candidate, share=1 - share, error=error, by=-tolerance):
@@ -164,30 +165,30 @@ def decide(
 def is_below(
     one: Mapping[float, int], other: Mapping[float, int], *, share: float, error: float, by: float = 0.0
 ) -> bool:
-    """Whether the mean of one is certainly below that of the other less ``by``.
+    """Whether the mean of ``one`` is certainly below the mean of ``other`` minus ``by``.
 
     Args:
         share: the expected share of ``one`` in all observations, fixed in advance.
         error: the probability that this is ever wrongly true.
-        by: a negative number asks whether it is certainly not above by as much.
+        by: if negative, asks whether ``one`` is certainly not above ``other`` by as much.
     """
     if not sum(one.values()) or not sum(other.values()):
         return False
     needed = math.log(1 / (error * (1 - _FOR_THE_PLACE)))
     ratio = share / (1 - share)
-    small, large = (1.0, ratio) if ratio <= 1 else (1 / ratio, 1.0)  # the larger bet: fewer observations
+    small, large = (1.0, ratio) if ratio <= 1 else (1 / ratio, 1.0)  # the side with fewer observations bets more
     down, up = _rounded(one, up=True), _rounded(other, up=False)
 
     def money(left: float, right: float) -> float:
-        """Return the minimum between two means: the winnings on ``one`` increase with the mean, those on ``other``
-        decrease. No mean is below 0 or above 1: a bet that it is beyond those could lose more than there is."""
+        """Return a lower bound of the money between two means: the winnings on ``one`` increase with the mean, those on
+        ``other`` decrease. Means are clipped to 0 to 1: a bet on a mean beyond could lose more than there is."""
         lowest, highest = max(0.0, left), min(1.0, right + by)
         return _sum_of([_wealth(down, lowest, -bet * small) + _wealth(up, highest, bet * large) for bet in _BETS])
 
     likely = _mean(one) if share > 0.5 else _mean(other) - by
     if money(likely, likely) < needed:
-        return False  # one mean without enough money is sufficient; usually no more are checked
-    # If it were not below, either mean would do as `m`: so search around the better-known one.
+        return False  # one mean without enough money is sufficient; usually no others are checked
+    # If `one` were not below, either mean could be `m`, so only the surroundings of the better-known one are searched.
     of_one = sum(one.values()) >= sum(other.values())
     place = bounds(one if of_one else other, error * _FOR_THE_PLACE / 2)
     first, last = (place.low, place.high) if of_one else (place.low - by, place.high - by)

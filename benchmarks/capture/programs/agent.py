@@ -1,9 +1,9 @@
-"""A process: one program that calls a model through the openai client, with one instrumentation or none.
+"""A program, run as a process, that calls a model through the openai client, with one instrumentation or none.
 
     python -m benchmarks.capture.programs.agent --instrument ours --engine URL --telemetry URL --case text
 
-Every line ``go N`` on standard input makes N calls and is answered by what they cost, delivery included; ``end`` is
-answered by what is left to say, and ends it. Nothing of the project is imported but the client, and that only for
+Each line ``go N`` on standard input makes N calls and is answered with what they cost, delivery included; ``end`` is
+answered with what was captured, and ends the program. Only the client is imported from the project, and only for
 ``ours``: the peers' environment does not have it.
 """
 
@@ -29,13 +29,13 @@ QUESTION = [
 
 
 _ended: list[None] = []
-"""One for each span of a peer: that it instruments this version of the client at all."""
+"""One entry for each span of a peer: whether it instruments this version of the client at all."""
 
 
 def _ours(telemetry: str, engine: str, case: str) -> Callable[[], object]:
     import lightning_instrumentation as lt
 
-    # Plain text is what a stranger's server gives: nothing is added to the request there.
+    # Plain text stands for a server that the user does not trust: nothing is added to requests there.
     lt.init(telemetry, trusted_hosts=() if case == "text" else (engine,), agent="benchmark")
     return lambda: lt.flush(30.0)
 
@@ -66,7 +66,7 @@ def _openinference(telemetry: str, engine: str, case: str) -> Callable[[], objec
 
 
 def _official(telemetry: str, engine: str, case: str) -> Callable[[], object]:
-    # Messages on the span, as ours and OpenInference have them.
+    # Put messages on the span, as ours and OpenInference do.
     os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
     os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "SPAN_ONLY"
     from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor  # pyright: ignore[reportMissingImports]

@@ -1,9 +1,9 @@
-"""A process: one framework's scenario in every mode, one rollout at a time and many at once, captured by us.
+"""A captured program: one framework's scenario in every mode, one rollout at a time and many at once.
 
     python -m benchmarks.capture.programs.matrix_agent --scenario langchain --engine URL --endpoint URL --rollouts 40
 
-Prints one line: the error of every cell that failed, and what the client says of itself. A rollout's id says in which
-cell it ran: ``{scenario}/{mode}/{load}/{number}``.
+Prints one line: the errors of every cell that failed, and what the client reports about itself. A rollout's id says in
+which cell it ran: ``{scenario}/{mode}/{load}/{number}``.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def run_cell(play: Callable[[Task], Any], tasks: Sequence[Task], loop: asyncio.R
             return await asyncio.gather(*(_one_async(play, task) for task in tasks), return_exceptions=True)
 
         return [_sentence(error) for error in loop.run(together()) if isinstance(error, BaseException)]
-    # Nobody starts before all are there.
+    # No thread starts before all are ready.
     gate = threading.Barrier(len(tasks))
 
     def wait_and_play(task: Task) -> None:

@@ -1,9 +1,9 @@
-"""A process that makes numbered spans and ends: through our client, or through a BatchSpanProcessor with OTLP/HTTP.
+"""A process that writes numbered spans, through our client or a BatchSpanProcessor with OTLP/HTTP, and ends.
 
     python -m benchmarks.capture.programs.writer --with ours --endpoint URL --name w0 --spans 1000 [--fork 3]
     python -m benchmarks.capture.programs.writer --with ours --endpoint URL --engine URL --calls 20  # then killed
 
-A span is called ``{name}-{number}``: whoever counts names in the store knows what is lost and what is doubled.
+A span is called ``{name}-{number}``: the names in the store show which spans are lost and which are doubled.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def _write(write: Write, name: str, spans: int, seconds: float) -> None:
 
 
 def _call_and_die(options: argparse.Namespace, write: Write) -> None:
-    """Call a model, say so when the call has returned, and after the last one be gone at once."""
+    """Call a model, print each response id when the call has returned, and kill this process right after the last."""
     import openai
 
     client = openai.OpenAI(base_url=f"{options.engine}/v1", api_key="unused", max_retries=0)

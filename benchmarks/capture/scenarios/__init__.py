@@ -1,7 +1,7 @@
-"""One framework a file: ``SCENARIO`` says what it needs and how one rollout runs in each mode that it has.
+"""One framework per file: ``SCENARIO`` says how one rollout runs in each of the framework's modes.
 
-The engine recognizes a call by what its messages say: ``AGENT[name]`` in the system message, ``ROLLOUT[id]`` in any.
-What a framework's agents are called there is what has to arrive on the span.
+The engine recognizes a call by the text of its messages: ``AGENT[name]`` in the system message, ``ROLLOUT[id]`` in any.
+The call's span has to have that agent's name.
 """
 
 from collections.abc import Awaitable, Callable
@@ -46,10 +46,8 @@ AsyncPlay = Callable[[Task], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """None: the framework has no such mode. ``stream`` may be either kind of function."""
+    """One framework's rollout, by mode; None: it has no such mode. ``stream`` may be either kind of function."""
 
-    needs: tuple[str, ...]
-    """Modules to import before the clock of anything starts."""
     sync: Play | None = None
     asynchronous: AsyncPlay | None = None
     stream: Play | AsyncPlay | None = None
@@ -64,6 +62,10 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Scenario:
-    """Raises ImportError: the framework is not installed."""
+    """Return the scenario of this name.
+
+    Raises:
+        ImportError: the framework is not installed.
+    """
     scenario: Scenario = import_module(f"{__name__}.{name}").SCENARIO
     return scenario

@@ -29,4 +29,4 @@ async def streamed(task: Task) -> None:
     await _post(task, stream=True)
 
 
-SCENARIO = Scenario(("aiohttp",), None, asynchronous, streamed)
+SCENARIO = Scenario(None, asynchronous, streamed)

@@ -46,4 +46,4 @@ async def streamed(task: Task) -> None:
     await _play(task, stream=True)
 
 
-SCENARIO = Scenario(("autogen_agentchat.agents",), None, asynchronous, streamed)
+SCENARIO = Scenario(None, asynchronous, streamed)

@@ -35,4 +35,4 @@ def stream(task: Task) -> None:
             pass
 
 
-SCENARIO = Scenario(("httpx",), sync, asynchronous, stream)
+SCENARIO = Scenario(sync, asynchronous, stream)

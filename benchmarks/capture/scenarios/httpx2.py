@@ -38,4 +38,4 @@ def stream(task: Task) -> None:
             pass
 
 
-SCENARIO = Scenario(("httpx2",), sync, asynchronous, stream)
+SCENARIO = Scenario(sync, asynchronous, stream)

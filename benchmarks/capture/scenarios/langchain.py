@@ -38,4 +38,4 @@ def stream(task: Task) -> None:
         pass
 
 
-SCENARIO = Scenario(("langchain_openai", "langchain.agents"), sync, asynchronous, stream)
+SCENARIO = Scenario(sync, asynchronous, stream)

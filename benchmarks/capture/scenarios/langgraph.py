@@ -72,4 +72,4 @@ async def stream(task: Task) -> None:
         pass
 
 
-SCENARIO = Scenario(("langchain_openai", "langgraph.graph", "langchain.agents"), sync, asynchronous, stream)
+SCENARIO = Scenario(sync, asynchronous, stream)

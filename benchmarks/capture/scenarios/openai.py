@@ -16,7 +16,7 @@ TOOL: Any = {
 
 @cache
 def client(base_url: str) -> openai.OpenAI:
-    """One for all rollouts, as programs have it."""
+    """Return one client for all rollouts, as programs do."""
     return openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0)
 
 
@@ -57,4 +57,4 @@ def stream(task: Task) -> None:
             pass
 
 
-SCENARIO = Scenario(("openai",), sync, asynchronous, stream)
+SCENARIO = Scenario(sync, asynchronous, stream)

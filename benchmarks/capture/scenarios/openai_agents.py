@@ -30,4 +30,4 @@ async def stream(task: Task) -> None:
             pass
 
 
-SCENARIO = Scenario(("agents",), None, asynchronous, stream)
+SCENARIO = Scenario(None, asynchronous, stream)

@@ -30,4 +30,4 @@ def stream(task: Task) -> None:
             pass
 
 
-SCENARIO = Scenario(("openai",), sync, asynchronous, stream)
+SCENARIO = Scenario(sync, asynchronous, stream)

@@ -27,4 +27,4 @@ def stream(task: Task) -> None:
             pass
 
 
-SCENARIO = Scenario(("requests",), sync, None, stream)
+SCENARIO = Scenario(sync, None, stream)

@@ -1,4 +1,4 @@
-"""What the scripted engine says on ``/v1/chat/completions``, field for field as vLLM does.
+"""The scripted engine's answers on ``/v1/chat/completions``, field for field as vLLM gives them.
 
 A model named ``sized:PROMPT:SAMPLED`` answers with that many token ids; any other is scripted by the messages: the
 system message says ``AGENT[name]``, any message ``ROLLOUT[id]``, and a tool that was not used yet is called first.
@@ -24,7 +24,7 @@ _VOCABULARY = 150_000
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One answer: what is sampled, and whose call the engine takes it for."""
+    """One answer: what is sampled, and the agent and rollout to which the engine attributes the call."""
 
     response_id: str
     agent: str | None
@@ -116,7 +116,7 @@ def chat_script(body: dict[str, Any]) -> Script:
 
 
 def logprob(number: int) -> float:
-    """Of the token of that number in an answer, in nats."""
+    """Return the log-probability, in nats, of an answer's token of that number."""
     return -0.01 * (number % 90 + 1)
 
 

@@ -35,7 +35,7 @@ POLICY = "policy"
 
 
 class _Endpoint:
-    """The scripted engine: always there."""
+    """The scripted engine, which is always ready."""
 
     headers: Mapping[str, str] = {}
 

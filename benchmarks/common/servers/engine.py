@@ -2,9 +2,9 @@
 
     python -m benchmarks.common.servers.engine [--token-pause-s 0.002] [--keep-telemetry]
 
-``GET /truth`` returns, and forgets, what it answered with: the benchmark's authority on calls, agents and token ids.
-With ``--keep-telemetry`` so does ``GET /telemetry`` with the bodies of spans that it was sent, in base64.
-Plain ASGI on uvicorn, answers of one size serialized once, so that it is not what is measured.
+``GET /truth`` returns, and forgets, what the server answered: the benchmark's authority on calls, agents, and token
+ids. With ``--keep-telemetry``, ``GET /telemetry`` does the same with the bodies of spans that it was sent, in base64.
+Plain ASGI on uvicorn, and answers of one size are serialized once, so that this server is not what is measured.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Engine:
             said = [orjson.dumps(part) for part in whole]
             if sized:
                 self._kept[key] = said
-        # Kept answers differ in nothing but their id.
+        # Kept answers differ only in their id.
         named = b'{"id":"' + script.response_id.encode() + b'"'
         parts = [named + part[_ID_DIGITS:] for part in said]
         if streamed:

@@ -1,6 +1,6 @@
 """The scripted engine's answers on ``/v1/responses`` (OpenAI) and ``/v1/messages`` (Anthropic): text and tool calls.
 
-Neither protocol has a place for token ids, so there are none in them.
+Neither protocol has a place for token ids, so the answers have none.
 """
 
 import json

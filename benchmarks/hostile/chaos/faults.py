@@ -1,4 +1,4 @@
-"""What happens to the run: each fault does one thing to one part of it and says to whom, or that there was nobody."""
+"""The faults of the chaos run: each does one thing to one part and returns which, or None if that part is not there."""
 
 import os
 import random
@@ -48,7 +48,7 @@ class Disk:
 
 
 class Faults:
-    """Chosen by a seed; those that last end by themselves, on threads of their own."""
+    """Faults, chosen by a seed; those that last end by themselves, on threads of their own."""
 
     def __init__(self, daemon: Supervised, writers: Writers, disk: Disk, rng: random.Random) -> None:
         self._daemon, self._writers, self._disk, self._rng = daemon, writers, disk, rng
@@ -66,7 +66,7 @@ class Faults:
         }
 
     def one(self) -> str:
-        """Do one thing and return what it was; another where nobody was there to do it to."""
+        """Cause one fault and return what it was; another one is chosen if the first finds no target."""
         while True:
             weights = [weight for _, weight in self._kinds.values()]
             (kind,) = self._rng.choices(list(self._kinds), weights)
@@ -75,7 +75,7 @@ class Faults:
                 return f"{kind}: {whom}"
 
     def end(self) -> None:
-        """Return when nothing of what lasts is left."""
+        """Wait until every fault that lasts has ended."""
         for timer in self._ending:
             timer.join()
         self._ending.clear()
@@ -88,7 +88,7 @@ class Faults:
         pid = self._rng.choice(self._writers.writers).process.pid if what == "writer" else self._daemon.pid_of(what)
         if pid is None:
             return None
-        self._daemon.below()  # what a dead daemon leaves behind is still looked at in the end
+        self._daemon.below()  # remember its processes: those that a dead daemon leaves behind are checked in the end
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -104,7 +104,10 @@ class Faults:
         return what
 
     def _hang(self) -> str | None:
-        """Nobody lets it go on; the daemon has to find out. (Who starts the daemon again finds out by its watchdog.)"""
+        """Stop a process for ever: the daemon has to find out.
+
+        The daemon itself is not among them: its supervisor's watchdog would find out.
+        """
         what = self._rng.choice(("trainer", "raylet", "gcs_server", "engine"))
         return what if self._send(what, signal.SIGSTOP) else None
 
@@ -138,7 +141,7 @@ class Faults:
         return "a record, its writer killed" if self._writers.kill_with_damage() else None
 
     def _tear_log(self) -> str | None:
-        """A write that power cut off: what stands behind the last commit is rubbish when the daemon starts again."""
+        """Tear the log as a power cut does: there is rubbish behind the last commit when the daemon starts again."""
         if not self._send("daemon", signal.SIGKILL):
             return None
         log = self._daemon.store.with_name(self._daemon.store.name + "-wal")

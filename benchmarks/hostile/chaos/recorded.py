@@ -31,7 +31,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class StepMessages:
-    """The gateway's spans are committed before a call is answered, so they come first."""
+    """A step's messages. The gateway's spans are committed before a call is answered, so they come first."""
 
     of_gateway: list[Message]
     of_agent: list[Message]
@@ -47,7 +47,7 @@ class Undisturbed:
 
 
 def record(folder: Path, steps: int, seed: int) -> Undisturbed:
-    """Run an agent for so many steps with nothing in its way.
+    """Run an agent for ``steps`` steps, undisturbed, and return what it sent and what came of it.
 
     Raises:
         RuntimeError: the agent failed.
@@ -78,7 +78,7 @@ def record(folder: Path, steps: int, seed: int) -> Undisturbed:
 
 
 def _messages(rows: list[tuple], rng: random.Random) -> list[Message]:
-    """The spans in small bodies, in another order, and some of them twice."""
+    """Return the spans in small bodies, in another order, some of them twice."""
     rng.shuffle(rows)
     made: list[Message] = []
     for batch in _batched(rows, 2):

@@ -1,8 +1,9 @@
-"""Faults at random over the real processes: the run has to end where an undisturbed one does, and nobody helps.
+"""Faults at random over the real processes: the run has to end where an undisturbed one does, without help.
 
-A real agent's run is recorded. Its spans are given to a second daemon, in another order and some of them twice, partly
-by programs that are killed as well, while everything is killed, stopped, filled, locked and damaged. In the end
-everything acknowledged is in the store, no transition was trained twice, and every version's weights are the same bits.
+A real agent's run is recorded. Its spans are then given to a second daemon, in another order and some of them twice,
+partly by programs that are killed as well, while everything is killed, stopped, filled, locked, and damaged. In the
+end, everything acknowledged has to be in the store, no transition may be trained twice, and every version's weights
+have to be the same bits.
 """
 
 import random
@@ -25,13 +26,13 @@ _SECTION = "chaos"
 
 
 def run(folder: Path, *, faults: int, faults_a_step: int, between_s: float, seed: int) -> list[Row]:
-    """Record a run, repeat it with so many faults, and compare.
+    """Record a run, repeat it with ``faults`` faults, and compare.
 
     Args:
-        between_s: mean pause between two faults of a step; shorter ones meet more that is still recovering.
+        between_s: mean pause between two faults of a step; shorter pauses hit more that is still recovering.
 
     Raises:
-        TimeoutError: a step was not done within the patience: something did not come back by itself.
+        TimeoutError: a step was not done in time, because something did not recover by itself.
     """
     steps = max(2, -(-faults // faults_a_step))
     undisturbed = record(folder / "undisturbed", steps, seed)
@@ -114,7 +115,7 @@ def _disturbed(
 
 
 def _give(daemon: Supervised, writers: Writers, messages: StepMessages, acknowledged: set[SpanId], seed: float) -> None:
-    """Send a step's spans: the gateway's first and directly, the rest in turn by ourselves and by the programs."""
+    """Send a step's spans: the gateway's first and directly, the rest by this process or by the programs, at random."""
     rng = random.Random(seed)
     for message in messages.of_gateway:
         _send(daemon, message, acknowledged)

@@ -1,4 +1,4 @@
-"""A daemon of the real processes that is started again whenever it has ended, as systemd does; nobody else helps."""
+"""A daemon with real processes that is started again whenever it ends, as systemd does; nothing else helps it."""
 
 import json
 import os
@@ -46,7 +46,11 @@ optimizer.lr = 1e-2
 
 
 class Supervised:
-    """Args: folder: its configuration, state and log are there; ``state`` may be a file system of its own."""
+    """A daemon that is started again whenever it ends.
+
+    Args:
+        folder: holds its configuration, state, and log; ``state`` may be a file system of its own.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,9 +62,9 @@ class Supervised:
         (folder / "lightning.toml").write_text(_CONFIG.format(port=self.port))
         self.environment = os.environ | {"LIGHTNING_ENDPOINT": self.url, "LIGHTNING_SPOOL_DIR": str(folder / "spool")}
         self.ended: list[int] = []
-        """The exit statuses of its lives."""
+        """The exit statuses of the daemon's lives."""
         self.started: set[psutil.Process] = set()
-        """Every process that was ever seen below it."""
+        """Every process that was ever seen below the daemon."""
         self._stopping = False
         self._start()
         self._watcher = threading.Thread(target=self._keep_alive, daemon=True)
@@ -86,7 +90,7 @@ class Supervised:
             self._start()
 
     def get(self, path: str, timeout_s: float = 10.0) -> dict | None:
-        """What it says, or None while it does not."""
+        """Return the daemon's answer; None if it does not answer."""
         try:
             with urllib.request.urlopen(f"{self.url}{path}", timeout=timeout_s) as response:
                 return json.load(response)
@@ -103,7 +107,7 @@ class Supervised:
         raise TimeoutError(f"step {steps} is not done after {PATIENCE_S:g} s: {self.last_words()}")
 
     def pid_of(self, what: str) -> int | None:
-        """Of the daemon, engine, trainer, or a process below it with that name; None while there is none."""
+        """Return the id of daemon, engine, trainer, or a process of that name below the daemon; None if it is down."""
         if what == "daemon":
             return self.process.pid
         if what in ("engine", "trainer"):
@@ -120,7 +124,7 @@ class Supervised:
         return found
 
     def send(self, body: bytes) -> bool:
-        """Post spans once; True when they were acknowledged."""
+        """Post spans once; return whether they were acknowledged."""
         headers = {"content-type": "application/x-protobuf"}
         request = urllib.request.Request(f"{self.url}/v1/traces", body, headers, method="POST")
         try:
@@ -146,7 +150,7 @@ class Supervised:
             database.close()
 
     def trained(self) -> list[str]:
-        """The ids of all trained transitions."""
+        """Return the ids of all trained transitions."""
         database = sqlite3.connect(f"file:{self.store}?mode=ro", uri=True)
         try:
             batches = select_batches(database, "tiny", after=0)
@@ -158,7 +162,7 @@ class Supervised:
         return (self.folder / "daemon.log").read_text(errors="replace")[-3000:]
 
     def stop(self) -> int:
-        """Stop it by SIGTERM and return its exit status."""
+        """Stop the daemon by SIGTERM and return its exit status."""
         self._stopping = True
         self.below()
         if self.process.poll() is None:

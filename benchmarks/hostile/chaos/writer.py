@@ -1,6 +1,6 @@
-"""A program whose spans are given to it: it keeps each with the client's own outbox and says which it has kept.
+"""A program that is given spans: it keeps each with the client's own outbox and reports which it has kept.
 
-Lines in: a number and a body in base64. Lines out: the numbers whose bodies are on disk or were accepted, after which
+Lines in: a number and a body in base64. Lines out: the numbers whose bodies are on disk or were accepted; from then on
 the client promises that they arrive.
 """
 
@@ -20,7 +20,7 @@ def main() -> None:
     for line in sys.stdin:
         number, _, body = line.partition(" ")
         outbox.put(base64.b64decode(body))
-        while outbox._memory is not None and outbox._memory.rows:  # no disk: only the daemon's word counts
+        while outbox._memory is not None and outbox._memory.rows:  # no disk: only the daemon's acceptance counts
             time.sleep(0.05)
         print(number, flush=True)
     outbox.close(30)

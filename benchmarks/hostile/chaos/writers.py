@@ -1,4 +1,4 @@
-"""The programs that hold the agent's spans: killed, stopped and started again, while nothing that they kept is lost."""
+"""The programs that hold the agent's spans: killed, stopped, and started again; nothing that they kept may be lost."""
 
 import base64
 import os
@@ -17,7 +17,7 @@ from benchmarks.hostile.chaos.recorded import Message
 
 
 class Writer:
-    """One program of ``writer.py``."""
+    """One process of ``writer.py``."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
         with log.open("ab") as errors:
@@ -30,7 +30,7 @@ class Writer:
                 text=True,
             )
         self.kept: set[int] = set()
-        """Numbers of messages that it said it has kept."""
+        """Numbers of the messages that it reported as kept."""
         self.given: set[int] = set()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -56,7 +56,7 @@ class Writer:
 
 
 class Writers:
-    """Several of them; a dead one is replaced, and what it had not kept is given to others."""
+    """Several writers; a dead one is replaced, and the new one is given what the dead one had not kept."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path, rng: random.Random, count: int = 2) -> None:
         self._environment, self._log, self._rng = environment, folder / "writers.log", rng
@@ -75,7 +75,7 @@ class Writers:
 
     @property
     def all_kept(self) -> bool:
-        """Whether each message was kept by somebody; what the dead did not keep is given away here."""
+        """Whether a writer has kept each message; also replaces dead writers and gives on what they had not kept."""
         for at, writer in enumerate(self.writers):
             self.kept |= writer.kept
             if writer.process.poll() is not None:
@@ -87,9 +87,9 @@ class Writers:
         return len(self.kept) == len(self.messages)
 
     def kill_with_damage(self) -> bool:
-        """Stop one, flip a byte in what it had kept and was not delivered, and kill it; False where there was nothing.
+        """Stop a writer, flip a byte in what it had kept but not delivered, and kill it; False if there was nothing.
 
-        What a damaged spool held is not promised: the messages are given again.
+        What a damaged spool held is not promised: those messages are given again.
         """
         writer = self._rng.choice(self.writers)
         if writer.process.poll() is not None:

@@ -1,7 +1,7 @@
-"""Bodies that are nearly right, or not at all, and questions that nobody would ask, over every route that there is.
+"""Bodies that are nearly right, or not at all, and absurd questions, over every route that there is.
 
-Most are given to the application in process, and some over real sockets. None may end in a 5xx, an exception or a
-traceback in the log; and what good clients send meanwhile has to come out as a sample that the loop would take.
+Most are given to the application in process, and some over real sockets. None may end in a 5xx, an exception, or a
+traceback in the log; and what good clients send meanwhile has to become samples that the loop would take.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from benchmarks.hostile.fuzz.world import World, opened
 _SECTION = "fuzz"
 _AT_ONCE = 32
 _EVERY = 500
-"""Bodies between two of a good client."""
+"""Bodies between two visits of a good client."""
 _BODIES_AN_ATTEMPT = 6
-"""So that some bodies come again, whole or damaged, and some contradict each other."""
+"""Several, so that some bodies come again, whole or damaged, and some contradict each other."""
 _MEMORY_MIB = 1024
 _WITHOUT_END = {"/events", "/lightning/runs/{name}/hold"}
-"""Answers that last for as long as somebody listens."""
+"""Routes whose answers last for as long as the client listens."""
 Request = tuple[str, str, bytes, dict[str, str]]
 """Method, path, body and headers."""
 
 
 def run(folder: Path, bodies: int, over_sockets: int, seed: int) -> list[Row]:
-    """Send so many bodies each way and look at what came of them."""
+    """Send ``bodies`` in process and ``over_sockets`` over sockets, and return what came of them."""
     return asyncio.run(_run(folder, bodies, over_sockets, seed))
 
 
@@ -71,7 +71,7 @@ class Found:
         self.statuses: Counter[int] = Counter()
         self.routes: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
-        """Of a stranger's bodies: 5xx answers and exceptions."""
+        """On a stranger's bodies: 5xx answers and exceptions."""
         self.good: list[str] = []
         """Attempts of the good client."""
         self.good_s: list[float] = []
@@ -86,7 +86,7 @@ class Found:
 
 
 async def _send_all(sender: Sender, bodies: int, seed: int, found: Found) -> None:
-    """Send with so many at once; each worker has a random state of its own, so that the seed gives the same bodies."""
+    """Send ``_AT_ONCE`` requests at once; each worker has its own random state, so the seed gives the same bodies."""
     left = iter(range(bodies))
 
     async def work(number: int) -> None:
@@ -98,7 +98,8 @@ async def _send_all(sender: Sender, bodies: int, seed: int, found: Found) -> Non
             found.routes[kind] += 1
             status, said = await sender.send(method, path, body, headers)
             found.statuses[status] += 1
-            # Too many at once is an answer, and so is what is not ready.
+            # A refusal for too many requests at once is a valid answer, and so is ``/readyz`` when something is not
+            # ready.
             expected = "try again" in said or path.partition("?")[0] == "/readyz"
             if status == 0 or (status >= 500 and not expected):
                 found.fail(f"{kind}: {said.splitlines()[-1] if said else status}", path, body)
@@ -127,7 +128,7 @@ _KINDS: dict[str, tuple[float, Callable[[list[str], random.Random], Request]]] =
     "other signals": (0.02, other_requests.other_signal),
     "forms": (0.01, other_requests.form),
 }
-"""With their shares."""
+"""By kind: its share, and the function that makes a request."""
 _NAMES, _SHARES = list(_KINDS), [share for share, _ in _KINDS.values()]
 
 
@@ -139,7 +140,7 @@ def _made(rng: random.Random, name: str) -> tuple[str, str, str, bytes, dict[str
 
 
 async def _be_good(sender: Sender, name: str, found: Found) -> None:
-    """Two attempts at a task that nobody else has, with different rewards."""
+    """Send two attempts at a task of their own, with different rewards."""
     for attempt, reward in ((f"{name}-a", 0.0), (f"{name}-b", 1.0)):
         request = otlp_bodies.attempt(attempt, reward=reward, task=name)
         began = time.monotonic()
@@ -209,6 +210,6 @@ def _shown(failures: Counter[str]) -> str:
 
 
 def _peak_mib() -> float:
-    """Of this program alone: ``ru_maxrss`` would be the larger of its own and that of the process that started it."""
+    """Return the peak of this program alone: ``ru_maxrss`` would be the larger of its own and its parent process's."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

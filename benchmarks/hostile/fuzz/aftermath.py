@@ -1,4 +1,4 @@
-"""What a store is good for that strangers have written to: the loop's own collecting and building, on all of it."""
+"""Whether a store still works after strangers wrote to it: the loop's own collecting and building, on all of it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _GROUPS_A_STEP = 8
 
 
 async def taken_by_the_loop(store: SqliteStore, policy: PolicyConfig, good: Sequence[str]) -> tuple[int, str]:
-    """Return how many of the good attempts are in samples of steps that the loop would make, and what else was."""
+    """Return how many good attempts are in samples of steps that the loop would make, and a sentence on all groups."""
     nothing: Any = None
     stored, progress = asyncio.Event(), Progress()
     rollbacks = RollbackRequests(wake=stored)

@@ -1,4 +1,4 @@
-"""An engine that takes any body and answers as vLLM does, with exact ids: what is fuzzed is in front of it."""
+"""An engine that takes any body and answers as vLLM does, with exact ids: the code that is fuzzed is in front of it."""
 
 import asyncio
 import contextlib
@@ -111,7 +111,7 @@ async def _answer(send: Any, status: int, body: bytes) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals alone."""
+    """A server that leaves signals alone."""
 
     @contextlib.contextmanager
     def capture_signals(self):

@@ -161,7 +161,7 @@ def call(names: list[str], rng: random.Random) -> tuple[str, bytes, dict[str, st
 
 
 def base(rng: random.Random, names: Sequence[str] = ("r",), *, plain: float = 0.6) -> str:
-    """Return a base URL's path: unless it is plain, a rollout, an agent and settings may stand in it."""
+    """Return a base URL's path; unless it is plain, it may name a rollout, an agent, and settings."""
     if rng.random() < plain:
         return "/v1"
     agent = rng.choice(("", f"/agents/{_id('solver', rng)}"))

@@ -1,4 +1,4 @@
-"""Mutations of JSON documents and of raw bytes that keep most of a body's shape: what is still read gets furthest."""
+"""Mutations of JSON documents and raw bytes that keep most of a body's shape: what can still be read gets furthest."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from typing import Any
 
 _LARGE = "x" * 20_000
 _REPEATS = (1, 2, 50)
-"""The last at most once a document: four times fifty of a list of spans took 8 GB and ten minutes of the fuzzer's."""
+"""The last at most once a document: fifty times a list of spans, four times over, took 8 GB and ten minutes."""
 _EXTREMES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63), 2**63, 2**64, 10**30),
     *(0.0, -0.0, 1e308, -1e308, 5e-324, 1e6, -1e6, 1e6 + 0.1, 0.1 + 0.2, float("nan"), float("inf"), float("-inf")),
@@ -64,7 +64,7 @@ def mutated(document: Any, rng: random.Random) -> bytes:
 
 
 def _changed(node: Any, rng: random.Random, repeats: Sequence[int]) -> Any:
-    """Walk down at random and change what is there; a list may become longer by so many times itself."""
+    """Walk down at random and change a value; a list may be extended by as many copies of itself as ``repeats`` has."""
     if isinstance(node, dict) and node and rng.random() < 0.85:
         key = rng.choice(list(node))
         if rng.random() < 0.1:
@@ -108,7 +108,7 @@ def _dumps(document: Any) -> bytes:
 
 
 def bytes_mutated(raw: bytes, rng: random.Random) -> bytes:
-    """Flip, cut, repeat or insert."""
+    """Flip, cut, repeat, or insert bytes."""
     if not raw:
         return rng.randbytes(8)
     at = rng.randrange(len(raw))

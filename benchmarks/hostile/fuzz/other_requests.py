@@ -1,7 +1,7 @@
-"""Everything else that can be asked for: feedback, logs, what people do by hand, prompts, forms of the dashboard, and
-questions with parameters that nobody would write.
+"""All other requests: feedback, logs, what people do by hand, prompts, forms of the dashboard, and questions with
+absurd parameters.
 
-What pauses, drops or forgets names a stranger's own attempts alone.
+Rollouts that are labeled, dropped, or forgotten by hand are a stranger's own.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ _VALUES = (
 
 
 def asked(names: list[str], rng: random.Random) -> Sent:
-    """A question with some of its parameters."""
+    """Return a question with some of its parameters."""
     if rng.random() < 0.1:
         return (
             "GET",
@@ -109,7 +109,7 @@ def asked(names: list[str], rng: random.Random) -> Sent:
 
 
 def by_hand(names: list[str], rng: random.Random) -> Sent:
-    """What people ask by a command: labels, drops, forgetting, judging, pauses, ways back."""
+    """Return what people ask by a command: labels, drops, forgetting, judging, pauses, rollbacks, promotions."""
     own = names[1]
     policy = rng.choice(("math", "math", "other"))
     path, body = rng.choice(
@@ -135,7 +135,7 @@ def by_hand(names: list[str], rng: random.Random) -> Sent:
 
 
 def feedback(names: list[str], rng: random.Random) -> Sent:
-    """Feedback by both routes, and a score that is taken back."""
+    """Return feedback by one of the two routes, or the deletion of a score."""
     name = rng.choice(names)
     if rng.random() < 0.5:
         body: dict[str, Any] = {
@@ -166,7 +166,7 @@ def feedback(names: list[str], rng: random.Random) -> Sent:
 
 
 def prompt(names: list[str], rng: random.Random) -> Sent:
-    """Versions of prompts: registered, added, proposed, scored and made live."""
+    """Return a request about versions of prompts: registered, added, proposed, scored, or made live."""
     name = rng.choice(("clerk", "clerk", "cook", f"p{rng.randrange(9)}", "-x", "x" * 80, "%00", "%ff", "a%2fb", "%0a"))
     version = rng.choice((0, 0, 1, 1, 2, rng.randrange(99), -1, 2**63, 10**30))
     text = rng.choice(
@@ -186,7 +186,7 @@ def prompt(names: list[str], rng: random.Random) -> Sent:
 
 
 def other_signal(names: list[str], rng: random.Random) -> Sent:
-    """Logs, with evaluations among them, and metrics; embeddings, which this daemon does not serve."""
+    """Return logs with an evaluation, sent as logs, as metrics, or to embeddings, which this daemon does not serve."""
     name = rng.choice(names)
     score = {"key": semconv.EVALUATION_SCORE, "value": {"doubleValue": rng.choice((1.0, -1e6, 1e308))}}
     record = {
@@ -206,7 +206,7 @@ def other_signal(names: list[str], rng: random.Random) -> Sent:
 
 
 def form(names: list[str], rng: random.Random) -> Sent:
-    """Forms of the dashboard, nearly all without the mark of a session."""
+    """Return a form of the dashboard, nearly always without the mark of a session."""
     fields = {
         "csrf": "0" * 64,
         "policy": "math",

@@ -38,7 +38,7 @@ def attempt(name: str, *, reward: float | None = 1.0, task: str = "t") -> Export
     """Return an ended attempt with one call of ``solver`` through the gateway, as the client and the gateway send it.
 
     Args:
-        name: of the attempt; its rollout is ``r-NAME``, its response ``response-NAME``.
+        name: the attempt's; its rollout is ``r-NAME``, its response ``response-NAME``.
     """
     rng = random.Random(name)
     now = time.time_ns()
@@ -113,7 +113,7 @@ def as_json(name: str, rng: random.Random) -> tuple[bytes, dict[str, str]]:
 
 
 def document_of(request: ExportTraceServiceRequest) -> dict[str, Any]:
-    """The same in OTLP's JSON, whose ids are hexadecimal."""
+    """Return the same request in OTLP's JSON, whose ids are hexadecimal."""
     return {
         "resourceSpans": [
             {
@@ -248,7 +248,7 @@ def _event_attribute(request: ExportTraceServiceRequest, rng: random.Random) -> 
 
 
 def _known_attribute(request: ExportTraceServiceRequest, rng: random.Random) -> None:
-    """A name that means something to us, with a value that nobody would write."""
+    """Add an attribute whose name means something to us, with an absurd value."""
     span = _any_span(request, rng)
     if span is not None:
         _extreme(span.attributes.add(key=rng.choice(_NAMES)).value, rng)

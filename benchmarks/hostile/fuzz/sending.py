@@ -1,4 +1,4 @@
-"""One request after another to the application: called in process as a server calls it, or over sockets."""
+"""Sends single requests to the application: by calling it in process, as a server does, or over sockets."""
 
 import asyncio
 import contextlib
@@ -20,24 +20,24 @@ _HOST = [(b"host", b"127.0.0.1:8321")]
 
 
 def place_of(error: BaseException) -> str:
-    """Return file and line of our own code in which an error came up."""
+    """Return file and line of our own code in which an error was raised."""
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/lightning_trainer/" in frame.filename]
     return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "none of our files"
 
 
 class Sender(Protocol):
     async def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
-        """Return the status and what was said; 0 where there was no answer."""
+        """Return the status and the text of the answer; status 0 if there was no answer."""
         ...
 
 
 class InProcess:
-    """Calls the application."""
+    """Calls the application in process."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
         self.reached: set[tuple[str, str]] = set()
-        """Methods and paths of the routes that requests came to."""
+        """Methods and paths of the routes that requests reached."""
 
     async def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
         named, _, query = path.partition("?")
@@ -87,7 +87,7 @@ class InProcess:
 
 
 class OverSockets:
-    """HTTP/1.1 by hand, a connection a request: what a client's library would refuse to send is sent."""
+    """HTTP/1.1 by hand, a connection a request, so that it sends what a client's library would refuse to send."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._port, self._tls = port, tls

@@ -29,7 +29,7 @@ MAX_BODY_BYTES = 2**20
 
 
 class _Endpoint:
-    """The engine: always there."""
+    """The engine, which is always ready."""
 
     headers: Mapping[str, str] = {}
     status = EngineStatus(EngineState.READY, None, {POLICY: 0}, 0, 0.0, None)
@@ -50,14 +50,14 @@ class _NoOldVersions:
 
 
 class _NoWayBack(RollbackRequests):
-    """There is no loop that would go back."""
+    """Refuses every rollback: there is no loop that would make it."""
 
     async def ask(self, version: int, *, promote: bool = False) -> None:
         raise RollbackError(f"there is no version {version}")
 
 
 class Tracebacks(logging.Handler):
-    """Counts what was logged with a traceback or as an error: a stranger's body must cause neither."""
+    """Counts what was logged as an error, with its traceback if there is one: a stranger's body must not cause any."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -84,7 +84,7 @@ class World:
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[World]:
-    """Yield the application; its routers' lifespans are held open."""
+    """Yield the application while the lifespans of its routers run."""
     config = Config.model_validate(
         {
             "daemon": {"state_dir": str(folder), "max_body_bytes": MAX_BODY_BYTES},

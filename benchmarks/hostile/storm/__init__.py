@@ -1,7 +1,7 @@
-"""Slow, half-open, deaf and flooding clients at once, on a daemon with few descriptors; a good client beside them.
+"""Slow, half-open, deaf, and flooding clients at once, on a daemon with few descriptors, next to a good client.
 
-The daemon is a process of its own that only records. The good client sends what an agent sends and comes again when it
-is told to, as the client of ours does; what it waits for is counted from the first try to the acceptance.
+The daemon is a process of its own that only records. The good client sends what an agent sends and tries again when it
+is told to, as our client does; its wait is counted from the first try to the acceptance.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from benchmarks.hostile.storm.certificate import write_certificate
 from lightning_trainer.store.sqlite import SqliteStore
 
 _FILES = 512
-"""Descriptors of the daemon: fewer than there are clients."""
+"""Descriptors of the daemon, some of which its own files take; the full size has 500 clients."""
 _P99_S = 3.0
 _MEMORY_MIB = 768
 _PAUSE_S = 0.1
 
 
 def run(folder: Path, clients: int, seconds: float, *, over_tls: bool) -> list[Row]:
-    """Let so many hostile clients loose for so long.
+    """Run ``clients`` hostile clients and a good one for ``seconds`` seconds.
 
     Raises:
         RuntimeError: the daemon does not start.

@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1 that signs itself, made for one run."""
+"""A self-signed certificate for 127.0.0.1, made for one run."""
 
 import datetime
 import ipaddress

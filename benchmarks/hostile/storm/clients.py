@@ -1,8 +1,8 @@
-"""A process of hostile clients, each on connections of its own, all at once, until it is ended.
+"""A process of hostile clients, each on connections of its own, all at once, until it is terminated.
 
 python -m benchmarks.hostile.storm.clients PORT COUNT [AUTHORITY]
 
-With the file of an authority they speak TLS, and some of them do not get that far.
+If the file of an authority is given, they speak TLS, and some of them never finish a handshake.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter, random.Random], A
 
 
 async def half_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
-    """Says nothing."""
+    """Send nothing, and wait."""
     await reader.read()
 
 
@@ -54,7 +54,7 @@ async def slow_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
 
 
 async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
-    """Asks again and again and reads no answer."""
+    """Ask again and again, and read no answer."""
     for _ in range(2000):
         writer.write(b"GET /lightning/agents HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 20)
         await writer.drain()
@@ -62,7 +62,7 @@ async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: 
 
 
 async def flooding(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
-    """Sends spans, whole and damaged, as fast as they are answered."""
+    """Send spans, whole and damaged, as fast as they are answered."""
     while not reader.at_eof():
         body, headers = otlp_bodies.protobuf(f"flood-{rng.randrange(10**9)}", rng)
         encoding = "gzip" if headers.get("content-encoding") == "gzip" else "identity"
@@ -89,7 +89,7 @@ async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
 
 
 async def half_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
-    """Begins one and says no more."""
+    """Begin a handshake, and send no more."""
     writer.write(_HELLO[: rng.randrange(1, len(_HELLO))])
     await reader.read()
 
@@ -102,7 +102,7 @@ async def slow_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 async def only_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rng: random.Random) -> None:
-    """Costs the daemon a signature and leaves."""
+    """Finish a handshake, which costs the daemon a signature, and leave."""
 
 
 _KINDS: tuple[Client, ...] = (
@@ -110,9 +110,9 @@ _KINDS: tuple[Client, ...] = (
     *(flooding,),
 )
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
-"""A handshake's first record, and not a whole one."""
+"""A handshake's first record, incomplete."""
 _BEFORE_TLS: tuple[Client, ...] = (half_open, half_handshake, half_handshake, slow_handshake, slow_body, nonsense)
-"""On the bare connection: these do not end a handshake, or speak plain HTTP."""
+"""On the bare connection: clients that do not finish a handshake, or that speak plain HTTP."""
 
 
 async def _client(number: int, port: int, tls: ssl.SSLContext | None) -> None:
@@ -144,6 +144,6 @@ async def _main(port: int, count: int, tls: ssl.SSLContext | None) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to somebody who is gone
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to a client that is gone
     authority = ssl.create_default_context(cafile=sys.argv[3]) if len(sys.argv) > 3 else None
     asyncio.run(_main(int(sys.argv[1]), int(sys.argv[2]), authority))

@@ -1,9 +1,9 @@
 """TRL's side: its GRPOTrainer with its own generation and its own loop of tool calls, in its own environment.
 
-As in ours, weights and optimizer are float32 (a step of 5e-5 changes 8 % of bfloat16 weights), matrix products and
-the copy of the weights that tokens are drawn from have the plan's dtype, and loss, clip range and optimizer are the
-same. Set up for speed on a CPU: no gradient checkpointing, no reference model, one pass over each batch. A model call
-may sample as many tokens as in ours, and one use of the tool is allowed. Learning rate and micro-batches are the
+As in ours, weights and optimizer are float32 (a step of 5e-5 changes 8 % of bfloat16 weights), matrix products and the
+copy of the weights that tokens are drawn from have the plan's dtype, and loss, clip range, and optimizer are the same.
+This side is set up for speed on a CPU: no gradient checkpointing, no reference model, one pass over each batch. A model
+call may sample as many tokens as in ours, and one use of the tool is allowed. Learning rate and micro-batches are the
 plan's.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.training.trl_sides.record import Plan, Record, Watch
 
 
 class Score:
-    """The reward function; remembers what it gave since the last look."""
+    """The reward function, which remembers what it gave since ``mean`` was last called."""
 
     __name__ = "score"
 
@@ -39,7 +39,7 @@ class Score:
         return rewards
 
     def _of(self, last: dict, task_id: str) -> float:
-        # As in ours: whoever ends with a call of the tool, or says nothing after it, has not answered.
+        # As in ours: an attempt that ends with a call of the tool, or with nothing after it, has not answered.
         answered = last["role"] == "assistant" and not last.get("tool_calls")
         return self._score(last["content"], self._tasks[task_id]) if answered else 0.0
 
@@ -50,7 +50,7 @@ class Score:
 
 
 class WritesDown(TrainerCallback):
-    """A line for each step; ends the run where the plan does."""
+    """Records a line for each step, and ends the run when the plan is done."""
 
     def __init__(self, record: Record, score: Score) -> None:
         self._record, self._score = record, score
@@ -67,7 +67,7 @@ class WritesDown(TrainerCallback):
             time.sleep(1)
             if watch.cpu_s >= limit_cpu_s:
                 self._record.step(watch.ended(step, 0.0, unfinished=True))
-                os._exit(0)  # in the middle of the step: nothing else of it is wanted
+                os._exit(0)  # in the middle of the step, whose result is not needed
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         watch, self._watch = self._watch, None
@@ -110,7 +110,7 @@ def main(folder: Path) -> None:
     import tasks  # pyright: ignore[reportMissingImports]
 
     train = [task for step in range(1, plan.schedule_steps + 1) for task in tasks.train_tasks(step, plan.groups)]
-    # Ids of tasks repeat from step to step; here they name one in all.
+    # Ids of tasks repeat from step to step; these ids are unique over all steps.
     train = {f"{number}": task for number, task in enumerate(train)}
     held_out = {task.id: task for task in tasks.heldout_tasks(plan.held_out)}
     score = Score({**train, **held_out}, tasks.score)

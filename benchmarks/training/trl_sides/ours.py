@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
 
 
 def _configuration(plan: Plan) -> str:
-    """The quickstart's, with a step of this size and a state folder of its own.
+    """Return the quickstart's configuration, with the plan's step, model, and schedule, and a state folder of its own.
 
     Raises:
         ValueError: the example's configuration no longer says what is replaced here.

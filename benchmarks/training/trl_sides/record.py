@@ -1,6 +1,6 @@
-"""What both sides are told and what they write down: a folder, so that an interrupted run goes on where it was.
+"""What both sides are told and what they record: a folder, so that an interrupted run continues where it stopped.
 
-Standard library alone: TRL's environment imports it too.
+Imports only the standard library, since TRL's environment imports it too.
 """
 
 import json
@@ -21,11 +21,11 @@ class Plan:
     before_question: list[dict[str, Any]]
     """The messages, as chat templates take them, that the agent puts before a question."""
     run_steps: int
-    """Steps to make that no interruption divides, fewer where the target is reached or the schedule ends before."""
+    """Steps to make that no interruption divides; fewer if the target is reached or the schedule ends first."""
     target: float | None = None
     """Success on held-out tasks at which a side is done; None: nothing is evaluated."""
     enough_s: float | None = None
-    """Wall-clock of training after which a side that is not at the target need not go on: it is behind for certain."""
+    """Wall-clock of training after which a side that has not reached the target may stop: it is behind for certain."""
     step_limit_cpu_s: float | None = None
     """CPU time after which a step is ended, and counts as one that takes at least so long."""
     evaluate_every: int = 2
@@ -34,12 +34,12 @@ class Plan:
     size: int = 8
     """64 samples a step."""
     schedule_steps: int = 26
-    """Length of the learning rate's schedule, whatever the number of steps made."""
+    """Length of the learning rate's schedule, however many steps are made."""
     lr: float = 5e-5
     dtype: str = "bfloat16"
-    """Of matrix products and of the weights that tokens are drawn with: what ours finds fastest on this processor."""
+    """Of matrix products and of the weights that tokens are drawn with: what is fastest on this processor for ours."""
     micro_batch: int = 4
-    """Samples in one pass of TRL's; ours counts tokens."""
+    """Samples in one of TRL's passes; ours counts tokens."""
     min_lr_ratio: float = 0.1
     call_tokens: int = 48
     """Longest answer of one model call."""
@@ -55,9 +55,9 @@ class Step:
     load: float
     """Load average of the machine over the minute before the step's end."""
     partial: bool = False
-    """Begun by a process that was interrupted: its time is not a step's."""
+    """Begun by a process that was interrupted: its time is not that of a whole step."""
     unfinished: bool = False
-    """Ended at the plan's limit: it takes longer than this."""
+    """Ended at the plan's limit: the step takes longer than this."""
 
 
 class Record:
@@ -85,7 +85,7 @@ class Record:
     def _take(self, line: dict[str, Any]) -> None:
         if "held_out" in line:
             self.held_out[line["step"]] = line["held_out"]
-        elif all(step.step != line["step"] for step in self.steps):  # one made again counts once
+        elif all(step.step != line["step"] for step in self.steps):  # a step made twice counts once
             self.steps.append(Step(**line))
 
     @property
@@ -99,13 +99,13 @@ class Record:
 
     @property
     def reached_at(self) -> int | None:
-        """The step after which held-out success was first seen at the target."""
+        """The first step after which held-out success was at the target."""
         if self.plan.target is None:
             return None
         return min((step for step, success in self.held_out.items() if success >= self.plan.target), default=None)
 
     def last_reward(self, steps: int) -> float:
-        """Return the mean reward of the last so many steps."""
+        """Return the mean reward of the last ``steps`` steps."""
         return statistics.fmean(step.reward for step in self.steps[-steps:])
 
     def median(self, of: Callable[[Step], float]) -> float:
@@ -116,7 +116,7 @@ class Record:
         return [step for step in self.steps if not step.partial]
 
     def seconds_until(self, last: int) -> float:
-        """Training alone, without evaluations; a step that was interrupted counts as the median one."""
+        """Return the seconds of training alone, without evaluations; an interrupted step counts as the median one."""
         median = self.median(lambda step: step.seconds)
         return sum(median if step.partial else step.seconds for step in self.steps if step.step <= last)
 

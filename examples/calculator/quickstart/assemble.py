@@ -1,4 +1,4 @@
-"""Fills the quickstart's report from what the daemon stored and what the agent's process said."""
+"""Fills the quickstart's report from what the daemon stored and what the agent's process reported."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def _held_out(lines: Sequence[Mapping[str, Any]]) -> HeldOut:
         ended = [line for line in lines if line["event"] == "AttemptEnded" and line["stage"] == stage]
         return {line["task_id"]: line["reward"] == 1.0 for line in ended}
 
-    # An interrupted run that goes on asks them again, and by then it may have been trained.
+    # An interrupted run that continues asks the questions again, and by then the policy may have been trained.
     ends = (at for at, line in enumerate(lines) if line["event"] == "EvaluationEnded" and line["stage"] == "before")
     before, after = outcomes("before", lines[: next(ends, len(lines))]), outcomes("after", lines)
     families = {task: name for line in lines for task, name in line.get("families", {}).items()}
@@ -82,7 +82,7 @@ def _held_out(lines: Sequence[Mapping[str, Any]]) -> HeldOut:
 
 
 async def _sampled_tokens(store: Store, records: Sequence[StepRecord]) -> int:
-    """Tokens that the gateway recorded for the attempts of all steps: counted from spans, not from the ledger."""
+    """Return how many tokens the gateway recorded for the attempts of all steps: from spans, not from the ledger."""
     total = 0
     for record in records:
         for span in await store.spans_of_attempts(record.attempt_ids):
@@ -121,7 +121,7 @@ def _step(
 async def _examples(
     store: Store, policy: str, records: Sequence[StepRecord], model_dir: Path
 ) -> tuple[ExampleRollout, ...]:
-    """One rewarded and one unrewarded rollout of the same group, from the first and the last trained step."""
+    """Return one rewarded and one unrewarded rollout of the same group, for the first and for the last trained step."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
@@ -148,7 +148,7 @@ async def _examples(
 
 
 def _contrast(samples: Sequence[Sample]) -> list[Sample]:
-    """The best and the worst credited sample of the first group that has both."""
+    """Return the best and the worst credited sample of the first group that has both."""
     by_group: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.segments and sample.segments[0].credit is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _STOP_TIMEOUT_S = 90.0
 _STARTED = "--- started at"
-"""Begins each process's lines: a log goes on when an interrupted run does."""
+"""Begins each process's lines: when an interrupted run continues, so does its log."""
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -20,8 +20,8 @@ def running(
 ) -> Iterator[tuple[subprocess.Popen, Path]]:
     """Run ``command`` for as long as the block lasts, and yield it with its log, ``run_dir/name.log``.
 
-    It is asked to end when the block ends, however that happens, and killed after 90 seconds. Signals are handled by
-    the main thread, which must be the caller's.
+    The process is asked to end when the block ends, however that happens, and killed after 90 seconds. The caller must
+    be in the main thread, which handles signals.
     """
     log = run_dir / f"{name}.log"
     child = None
@@ -67,10 +67,10 @@ def _stop(child: subprocess.Popen) -> None:
 
 @contextmanager
 def _held_signals() -> Iterator[None]:
-    """Deliver what would end this process only after the block.
+    """Hold back signals that would end this process until the block has ended.
 
-    ``Popen`` returns a while after the child runs; a signal whose handler raises in between would leave a child that
-    nobody knows. A blocked mask would do the same, but the child would inherit it.
+    ``Popen`` returns some time after the child has started; a signal whose handler raises in between would leave a
+    child that nothing keeps track of. A mask that blocks signals would do, too, but the child would inherit it.
     """
     held: list[int] = []
     handlers = {

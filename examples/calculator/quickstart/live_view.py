@@ -164,7 +164,7 @@ class LiveView:
         )
 
     def _step_table(self, rows: int) -> Table:
-        """Fits 76 columns: the inside of a panel in a terminal of 80."""
+        """Return a table of the newest steps that fits 76 columns, the inside of a panel in a terminal of 80."""
         table = Table(box=None, padding=(0, 0, 0, 1), pad_edge=False, header_style="dim")
         stages = (f"{name} s" for name in _STAGES)
         for name in ("step", "reward", "kept", "trained", "computed", "saving", *stages, "probe"):

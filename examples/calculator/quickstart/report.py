@@ -90,7 +90,7 @@ class StepResult:
     tokens_computed: int = 0
     """Positions that went through the model: the nodes of the token tree."""
     tokens_sequential: int = 0
-    """Positions that would have gone through it if prefixes were not shared."""
+    """Positions that would have gone through the model if prefixes were not shared."""
     policy_version: int | None = None
     """The version that the step produced."""
     seconds: Mapping[str, float | None] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class QuickstartReport:
     probe_tolerance: float | None = None
     """Largest |trainer - engine| of a probe logprob with which a version is served, nats."""
     ready_s: float | None = None
-    """From the start until agents could call."""
+    """Seconds from the start until agents could call."""
     settings: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
     examples: tuple[ExampleRollout, ...] = ()
@@ -213,7 +213,7 @@ def example_of(
     """Describe a training sample token by token, with the advantages ``[L]`` that the trainer used.
 
     Args:
-        sample: as it was trained.
+        sample: the sample as it was trained.
         advantages: one per token (``StepReport.advantages[sample_id]``).
         decode: text of one token id.
         title: what the rollout was about (its task).

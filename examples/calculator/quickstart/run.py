@@ -1,7 +1,7 @@
-"""``lightning-trainer quickstart``: daemon and agent as two real processes, watched until the agent has got better.
+"""``lightning-trainer quickstart``: daemon and agent as two real processes, watched until the agent has improved.
 
-Nothing here is special to the quickstart but the watching: the daemon is ``lightning-trainer serve``, the agent process
-is ``train.py`` of this example, and both would do the same started by hand.
+Only the watching is special to the quickstart: the daemon is ``lightning-trainer serve``, the agent process is
+``train.py`` of this example, and both would do the same if started by hand.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _EXAMPLE = Path(__file__).parents[1]
 
 
 def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None:
-    """Run it and write ``report.json`` and ``report.html``.
+    """Run the quickstart, and write ``report.json`` and ``report.html``.
 
     Raises:
         LightningError: a process failed; the message says which and where its log is.
@@ -46,7 +46,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
     console = TerminalConsole()
     started = time.time()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks that it goes on without its terminal
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks to continue without a terminal
             signal.signal(number, _end)
     with running("daemon", run_dir, [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]) as (
         daemon,
@@ -66,7 +66,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
 
 
 def _agent_environment(url: str, run_dir: Path) -> dict[str, str]:
-    """What leads the agent to this run's daemon, whatever is exported for another."""
+    """Return the variables that lead the agent to this run's daemon, whatever is exported for another."""
     return {
         **beside_proxy(os.environ, url),
         "LIGHTNING_ENDPOINT": url,
@@ -79,7 +79,7 @@ def _agent_environment(url: str, run_dir: Path) -> dict[str, str]:
 
 
 def _end(number: int, frame: object) -> None:
-    """However this process is told to end, it stops its children first."""
+    """Raise SystemExit, so that this process stops its children first, however it is told to end."""
     raise SystemExit(128 + number)
 
 
@@ -101,7 +101,7 @@ async def _report(
 
 
 def _write_config(run_dir: Path, seed: int, steps: int) -> Path:
-    """The example's configuration, with a port, a state folder and a number of steps of this run's own."""
+    """Write the example's configuration with this run's own port, state folder, seed and number of steps."""
     text = (_EXAMPLE / "lightning.toml").read_text(encoding="utf-8")
     text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0')
     text = text.replace("\n[[policy]]", f"\n[training]\nseed = {seed}\n\n[[policy]]", 1)
@@ -117,7 +117,7 @@ def _wait_until_ready(daemon: subprocess.Popen, log: Path, run_dir: Path, view: 
     while True:
         _must_run(daemon, "daemon", log)
         view.starting(_phases_from(log))
-        url = announced_url(announcement)  # not that of a run that was killed
+        url = announced_url(announcement)  # not the URL of a run that was killed
         if url is not None:
             status = _get(f"{url}/lightning/policies/calculator", run_dir)
             if status and status["phase"] not in ("starting", "recovering", "publishing"):
@@ -135,7 +135,7 @@ def _watch(
     url: str,
     view: LiveView,
 ) -> None:
-    """Show what both processes say until the agent's has ended."""
+    """Show what both processes say until the agent's process has ended."""
     read = 0
     status = None
     while True:
@@ -185,7 +185,7 @@ def _get(url: str, run_dir: Path) -> dict | None:
     import urllib.request
 
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {_token(run_dir)}"})
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the environment's is not for this machine
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is needed on this machine
     try:
         with direct.open(request, timeout=10) as response:
             return json.load(response)

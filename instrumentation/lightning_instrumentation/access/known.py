@@ -1,8 +1,9 @@
-"""What a daemon of the same user has left for its clients: its token, and with TLS its certificate, in a file readable
-only by the user.
+"""The access data that a daemon leaves for clients of the same user: its token and, with TLS, its certificate, in a
+file that only the user can read.
 
-One file per address (host and port), in ``LIGHTNING_ACCESS_DIR`` or a folder of the XDG state directory. It stays when
-the daemon stops: a process that takes the port meanwhile does not know the token, so it is known not to be the daemon.
+There is one file per address (host and port), in ``LIGHTNING_ACCESS_DIR`` or a folder of the XDG state directory. It
+stays when the daemon stops: a process that then takes the port does not know the token, so clients can tell that it is
+not the daemon.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def access_dir() -> Path:
 
 
 def remember(url: str, daemon: KnownDaemon) -> Path:
-    """Save the access data of a daemon that listens there.
+    """Save the access data of a daemon that listens at a URL.
 
     Raises:
         OSError: the folder or file cannot be written.

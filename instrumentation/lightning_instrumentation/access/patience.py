@@ -1,8 +1,8 @@
 """How long a call waits for the daemon: no longer than its caller waits for an answer, and without blocking an event
 loop.
 
-A hook says so for the code below it in a context variable; where it has already waited, that code gets the outcome and
-waits for nothing.
+A hook passes its caller's time limits to the code below it in a context variable. If the hook has already waited, that
+code gets the outcome and does not wait.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 monotonic: Callable[[], float] = partial(getattr(sys.modules.get("freezegun.api"), "real_monotonic", time.monotonic))
-"""``time.monotonic``, s, out of freezegun's sight: where a test freezes the clock, our threads still wait and time out.
-Times that the client compares are all of this clock."""
+"""``time.monotonic``, in seconds, hidden from freezegun: if a test freezes the clock, our threads still wait and time
+out. All times that the client compares come from this clock."""
 
 _PARTS = ("total", "connect", "sock_connect", "read", "sock_read")
 """Attributes of the time limits of httpx and aiohttp."""
@@ -31,40 +31,40 @@ _PARTS = ("total", "connect", "sock_connect", "read", "sock_read")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What a hook knows of its call."""
+    """What a hook knows about its call."""
 
     timeout: Any = None
-    """The caller's limits, as their library writes them."""
+    """The caller's time limits, in the form of their library."""
     met: bool = False
     """Whether the hook has waited already."""
     error: Exception | None = None
-    """Why the daemon, when the hook waited, was not proven."""
+    """Why the daemon did not prove itself while the hook waited; None if it did, or the hook did not wait."""
 
     def at_most(self, seconds: float) -> float:
-        """Return how long to wait, s."""
+        """Return how long to wait, in seconds: ``seconds``, or the shortest of the caller's limits if that is less."""
         return min(seconds, shortest(self.timeout))
 
 
 AT_ONCE = Patience(0.0)
-"""The hook is on an event loop and expects nothing to wait for."""
+"""The hook is on an event loop and expects that there is nothing to wait for."""
 UNTOLD = Patience()
 _current: ContextVar[Patience] = ContextVar("lightning.patience", default=UNTOLD)
 
 
 def current_patience() -> Patience:
-    """Return what the hook of the current call knows."""
+    """Return what the hook of the current call knows about it."""
     return _current.get()
 
 
 def be_patient(patience: Patience) -> Patience:
-    """Set it for what follows; return what it was."""
+    """Set the patience for the code that follows; return the previous one."""
     before = _current.get()
     _current.set(patience)
     return before
 
 
 def shortest(timeout: Any) -> float:
-    """Return the shortest of a caller's time limits, however their library writes them, s; infinite without one."""
+    """Return the shortest of a caller's time limits, in any library's form, in seconds; infinity if there is none."""
     if timeout is None or isinstance(timeout, bool):
         return float("inf")
     if isinstance(timeout, (int, float)):
@@ -79,11 +79,12 @@ def shortest(timeout: Any) -> float:
 
 
 async def off_loop(function: Callable[[], T]) -> T:
-    """Call what may wait in a thread of its own, and await it; on a loop that is not asyncio's or trio's, call it here.
+    """Call a function that may block in a thread of its own, and await it; on a loop of neither asyncio nor trio, call
+    it directly.
 
-    Not the loop's executor: its few threads are the program's, and a process waits for them before it ends.
+    The loop's executor is not used: its few threads are the program's, and a process waits for them before it ends.
     """
-    # First: as a guest, trio runs on a thread that has asyncio's loop too.
+    # Trio first: in guest mode, it runs on a thread that also has asyncio's loop.
     lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
     if lowlevel is not None:
         try:
@@ -128,7 +129,7 @@ async def _off_trio(function: Callable[[], T], trio: Any) -> T:
 
 
 def _in_thread(function: Callable[[], T], ended: Callable[[Future[T]], None]) -> Future[T]:
-    """Call it in a thread of its own, in a copy of this context; then call ``ended`` there."""
+    """Call ``function`` in a thread of its own, in a copy of this context; then call ``ended`` there."""
     future: Future[T] = Future()
 
     def run() -> None:

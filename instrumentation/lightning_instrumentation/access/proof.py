@@ -1,5 +1,5 @@
-"""Challenge-response: before anything is sent to a daemon with a token, it proves that it has it, and neither side
-sends it.
+"""Challenge-response: before the client sends anything to a daemon with a token, the daemon proves that it has that
+token; neither side sends it.
 
 The client sends a random nonce, and the daemon answers with ``HMAC-SHA256(token, nonce)``. Any other process at that
 address gets only the nonce: no prompt, no token. A proof is valid for the connection that it came over: connections
@@ -34,11 +34,11 @@ PATH = "/lightning/challenge"
 TOKEN_HEADER = "x-lightning-token"
 """Carries the daemon's token in addition to a key that the caller's client sends for its own reasons."""
 NO_TOKEN = "none"
-"""As a token: the daemon has none."""
+"""Given instead of a token: the daemon has none."""
 _CONTEXT = b"lightning-trainer daemon 1\n"
 _IDENTITY_CONTEXT = b"lightning-trainer daemon id 1\n"
 _HOLDS_S = 10.0
-"""How long a proof is valid for connections that are not ours, as long as no call met a closed port."""
+"""How long a proof is valid for connections that callers open themselves, unless a call meets a closed port."""
 _LOOK_AGAIN_S = 1.0
 """How often the file with the token is read again."""
 PROOF_S = 2.0
@@ -46,13 +46,13 @@ PROOF_S = 2.0
 BUSY_S = 10.0
 """How long a call to the daemon itself waits: without the token it would fail, and its own timeout is longer."""
 _SLOW_S = 0.25
-"""A proof that failed after more than this has cost a call its time, and is not tried again for a while."""
+"""If a proof took longer than this to fail, no new one is tried for ``_REMEMBERED_S``, because each delays a call."""
 _REMEMBERED_S = 3.0
 _LONGEST_ANSWER = 4096
 _PROXY_SPEAKS = 500
 """From this status on, the answer may come from a proxy whose daemon is down."""
 SPEAK_TLS = 426
-"""Status of a daemon with TLS for clients that speak plain HTTP. Source: RFC 9110, section 15.5.22."""
+"""The status with which a daemon with TLS answers clients that speak plain HTTP. Source: RFC 9110, section 15.5.22."""
 
 
 def proof(token: str, nonce: str) -> str:
@@ -79,7 +79,7 @@ class Access:
             for clients of its own user.
         ca_file: certificates of the authorities that sign an https daemon's certificate, PEM; None for the certificate
             that the daemon left for clients of its own user, else the machine's authorities.
-        certificate: the daemon's own, PEM, if it is known in another way.
+        certificate: the daemon's own certificate, PEM, if it is known in another way.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Access:
         self._proving: tuple[Future[None], float] | None = None
         """The proof under way, and since when."""
         self._failed: tuple[BaseException, float] | None = None
-        """What a slow proof ended with, and until when that is believed."""
+        """The error of a slow proof, and until when it is raised again without a new proof."""
         self._found: tuple[KnownDaemon, float] | None = None
         self.daemon: str | None = None
         """Id of the daemon that this process records for, once known: another one at the address is refused."""
@@ -117,8 +117,8 @@ class Access:
 
     @property
     def owner(self) -> str | None:
-        """Return the owner of spans that wait; None if no daemon is known. It may come from the saved access data,
-        before any proof: a program that starts while its daemon is down belongs to the last one at the address."""
+        """Return the owner of waiting spans; None if no daemon is known. It may come from the saved access data, before
+        any proof: spans of a program that starts while its daemon is down belong to the last daemon at the address."""
         if self.daemon is None:
             known = self._known()
             if known is not None and (self._given is None or known.token == self.token):
@@ -130,7 +130,7 @@ class Access:
 
     @property
     def proven(self) -> bool:
-        """Whether a daemon has proven that it has our token, and which one it is, since a connection last failed."""
+        """Whether a daemon has proven, since a connection last failed, that it has our token and which daemon it is."""
         token = self.token
         return token is not None and self.daemon is not None and self._proven[0] == token
 
@@ -167,7 +167,7 @@ class Access:
 
         Raises:
             UnprovenDaemonError: what answers is not the daemon.
-            OSError, http.client.HTTPException: it does not answer.
+            OSError, http.client.HTTPException: the daemon does not answer.
         """
         self._expect_what_was_left()
         connection = self._connected(timeout_s)
@@ -203,7 +203,7 @@ class Access:
         token = self.token
         if token is None and self.daemon is None:
             return None
-        nonce = os.urandom(16).hex()  # `secrets` is what a program calls the file with its keys
+        nonce = os.urandom(16).hex()  # not from `secrets`: a program may have a secrets.py of its own, with its keys
         connection.request("GET", f"{self._path}?nonce={nonce}", headers={"User-Agent": "lightning-trainer"})
         response = connection.getresponse()
         body = response.read(_LONGEST_ANSWER)
@@ -236,7 +236,7 @@ class Access:
         return token
 
     def _why_not(self, status: int, body: bytes) -> str:
-        """Return what is wrong, and what to do: distinguishes a wrong token, another program, and another daemon."""
+        """Return what is wrong and what to do; it distinguishes a wrong token, another program, and another daemon."""
         said = _document(body)
         if "proof" not in said:
             return (
@@ -256,7 +256,7 @@ class Access:
         )
 
     def _expect(self, daemon: str | None, *, required: bool = False) -> None:
-        """Raise OtherDaemonError if that is not this process's daemon."""
+        """Raise OtherDaemonError if the id ``daemon`` is not that of this process's daemon."""
         if self.daemon is None:
             self.daemon = daemon
         elif daemon != self.daemon and (daemon is not None or required):
@@ -267,20 +267,20 @@ class Access:
             )
 
     def _expect_what_was_left(self) -> None:
-        """Raise OtherDaemonError if the saved access data is another project's daemon's, without contacting it."""
+        """Raise OtherDaemonError if the saved access data is of another project's daemon, without contacting it."""
         if self._given is None and self.daemon is not None and (known := self._known()) is not None:
             self._expect(known.daemon)
 
     def opened(self, timeout_s: float = PROOF_S) -> str | None:
-        """Return the token for a connection that a caller makes, after a recent proof or a new one.
+        """Return the token for a connection that a caller opens itself, relying on a recent proof or a new one.
 
-        All callers wait for one new proof together, each as long as its hook allows.
+        All callers wait together for one new proof, each as long as its hook allows.
 
         Args:
             timeout_s: limit for a new proof.
 
         Raises:
-            UnprovenDaemonError: what answers there does not prove itself.
+            UnprovenDaemonError: what answers does not prove that it is the daemon.
             OSError, http.client.HTTPException: nothing answers.
         """
         self._expect_what_was_left()
@@ -360,8 +360,8 @@ class Access:
 
 @cache
 def _connection_types() -> tuple[type[http.client.HTTPConnection], type[http.client.HTTPSConnection]]:
-    """Return the standard library's own, also where vcrpy has put its classes in their place, which would write our
-    requests to the user's cassette, with the token."""
+    """Return the standard library's own connection classes, even if vcrpy has replaced them: its classes would write
+    our requests, with the token, to the user's cassette."""
     import http.client  # 20 ms that only processes with a daemon need
 
     plain, secure = http.client.HTTPConnection, http.client.HTTPSConnection

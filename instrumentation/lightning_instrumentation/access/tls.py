@@ -1,9 +1,9 @@
 """Verifying the certificate of a daemon at an ``https`` URL, and explaining a failure.
 
-Either it is the one that a daemon of the same user has left (``known``): then only that certificate is trusted,
-whatever name it is for. Or, if an authority was named (``LIGHTNING_CA_FILE``) or no daemon has left anything, it must
-be for the URL's host name and signed by that authority, else by one of the machine's (``SSL_CERT_FILE``,
-``SSL_CERT_DIR``).
+If an authority is named (``LIGHTNING_CA_FILE``), the certificate must be for the URL's host name and signed by that
+authority. Otherwise, if a daemon of the same user has left its certificate (``known``), only that one is trusted,
+whatever name it is for. Otherwise the certificate must be for the URL's host name and signed by one of the machine's
+authorities (``SSL_CERT_FILE``, ``SSL_CERT_DIR``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CA_FILE = "LIGHTNING_CA_FILE"
 AUTHORITY_VARIABLES = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
-"""The variables from which other programs read it: Node, and anything that uses OpenSSL, Go, or curl."""
+"""The variables from which other programs read that file: Node, and anything that uses OpenSSL, Go, or curl."""
 _HOST_MISMATCH = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _EXPIRED, _NOT_YET_VALID = 10, 9
@@ -45,7 +45,7 @@ def tls_context(ca_file: Path | None, certificate: str | None) -> ssl.SSLContext
 
     Args:
         ca_file: certificates of authorities, PEM; None for those of the machine.
-        certificate: the daemon's own, PEM, if it has left it; ignored with a ``ca_file``.
+        certificate: the daemon's own certificate, PEM, if it has left one; ignored with a ``ca_file``.
 
     Raises:
         TlsError: the file cannot be read, or contains no certificate.
@@ -74,7 +74,7 @@ def _of_authority(ca_file: Path, changed_ns: int) -> ssl.SSLContext:
 
 @lru_cache(maxsize=16)
 def _of_one(certificate: str) -> ssl.SSLContext:
-    """Trust only this certificate: a server with another one fails, whatever signed it; names are not checked."""
+    """Trust only this certificate: a server with another one fails, whoever signed it; names are not checked."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -102,10 +102,10 @@ def _of_machine(file: str | None, folder: str | None) -> ssl.SSLContext:
 
 
 def explained(error: ssl.SSLError, endpoint: str, *, left: bool) -> TlsError:
-    """Return a sentence for a failed handshake.
+    """Return the error that explains a failed handshake and says what to do.
 
     Args:
-        left: whether the expected certificate was the one that the daemon has left.
+        left: whether the certificate that was expected is the one that the daemon has left.
     """
     import ssl
 

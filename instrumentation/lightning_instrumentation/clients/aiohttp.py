@@ -17,12 +17,12 @@ from lightning_instrumentation.routing.exchange import exchange_async
 from lightning_instrumentation.wire.body import Body
 
 _PASSED = ("timeout", "raise_for_status", "read_until_eof", "read_bufsize", "auto_decompress")
-"""Arguments of the caller's that say how to wait for the answer and how to hand it out."""
+"""The caller's arguments that say how to wait for the answer and how to return it."""
 
 
 def wrap(module: Any) -> None:
     """Hook of ``aiohttp``."""
-    # First: if redirects cannot be watched, nothing is added to any request.
+    # This one first: if redirects cannot be watched, nothing is added to any request.
     patching.wrap(module, "ClientRequest.__init__", _request_made)
     patching.wrap(module, "ClientSession._request", _request)
     patching.wrap(module, "ClientResponse.close", _close)
@@ -36,7 +36,7 @@ async def _request(
 
 
 def _request_made(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Watch redirects: aiohttp creates a new request for each, all with one mapping of headers."""
+    """Watch redirects: aiohttp creates a new request for each, all with the same mapping of headers."""
     redirects = under_way()
     url, headers = (args[1] if len(args) > 1 else kwargs.get("url")), kwargs.get("headers")
     if redirects is not None and headers is not None and redirects.must_leave_us(str(url), headers):
@@ -52,7 +52,7 @@ def _with_own_body(redirects: Redirects, kwargs: dict[str, Any]) -> dict[str, An
 
 
 class _AiohttpExchange(HttpExchange):
-    """Its request is the mapping of the keyword arguments; of the others, method and URL, none is changed."""
+    """A request by aiohttp: ``request`` maps its keyword arguments; the positional ones, method and URL, stay as is."""
 
     __slots__ = ("args", "session", "wrapped")
 
@@ -118,7 +118,7 @@ class _AiohttpExchange(HttpExchange):
 
 
 def _serialized(session: Any, document: Any) -> Any:
-    """Return a document as the session's own serializer writes it, which may know types that JSON has not."""
+    """Return a document as the session's own serializer writes it, which may support types that JSON lacks."""
     in_bytes = getattr(session, "_json_serialize_bytes", None)  # aiohttp 3.14
     if in_bytes is not None:
         return in_bytes(document)
@@ -156,7 +156,7 @@ def _answered(out: Outgoing, response: Any) -> None:
     if response.status >= 400:
         out.refused(response.status)
         return
-    # Its reader returns decoded bytes, unless the session was told not to decode.
+    # The response's reader returns decoded bytes, unless the session was told not to decode.
     decoded = getattr(response._session, "_auto_decompress", True) if response._session is not None else True
     encoding = None if decoded else response.headers.get("content-encoding")
     body = Body(out.call, response.headers.get("content-type", ""), encoding)
@@ -173,10 +173,10 @@ def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kw
 
 
 async def through_gateway(session: Any, out: Outgoing, options: dict[str, Any]) -> Any:
-    """Make a routed call by a session of ours over a connection of its own.
+    """Make a routed call with a session of ours over a connection of its own.
 
-    An unclosed session complains when it is garbage-collected, and nothing would close ours; so it gives up its
-    connection, which ends with the answer.
+    A session that was not closed complains when it is garbage-collected, and nothing would close ours; so we detach it
+    from its connection, which ends with the answer.
     """
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector, ThreadedResolver
 

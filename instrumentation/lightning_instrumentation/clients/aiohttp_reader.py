@@ -1,6 +1,6 @@
 """aiohttp's body reader, observed: every method that returns bytes passes them to us first.
 
-A read that is cancelled, as by ``asyncio.wait_for``, does not end the call: the caller may read on.
+A read that is cancelled, as by ``asyncio.wait_for``, does not end the call: the caller may continue to read.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from lightning_instrumentation.wire.body import Body
 
 
 class WatchedReader(wrapt.ObjectProxy):
-    """Returns the reader's data, in its own pieces."""
+    """A proxy that returns the reader's data, in the reader's own pieces."""
 
     def __init__(self, reader: Any, body: Body) -> None:
         super().__init__(reader)
         self._self_body = body
         self._self_cancelled: CancelledError | None = None
-        """What the last read ended with, if it was cancelled."""
+        """The error that the last read ended with, if it was cancelled."""
 
     def left(self) -> None:
-        """Called when the caller stops reading."""
+        """End the body, because the caller stops reading."""
         if self._self_cancelled is None:
             self._self_body.ended()
         else:
@@ -99,7 +99,7 @@ class WatchedReader(wrapt.ObjectProxy):
 
 
 class RewrittenReader(WatchedReader):
-    """Returns rewritten bytes instead of those that arrived, so it has its own buffer."""
+    """A proxy that returns rewritten bytes instead of those that arrived, so it has its own buffer."""
 
     def __init__(self, reader: Any, body: Body) -> None:
         super().__init__(reader, body)

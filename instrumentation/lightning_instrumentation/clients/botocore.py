@@ -41,7 +41,7 @@ def _outgoing(request: Any) -> Outgoing | None:
     out = going_out("botocore", request.url, request.body, {}, may_be_routed=False)
     if out is not None:
         out.call.asks_nothing()
-        # Signed, so it keeps its destination: if a policy claims its agent, that is counted and reported.
+        # A signed request keeps its destination: if a policy claims its agent, that is counted and reported.
         guarded("route", not_routed, request.url)
     return out
 
@@ -57,5 +57,5 @@ def _answered(out: Outgoing, request: Any, response: Any) -> None:
         return
     response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
-    # A reader of the stream keeps the stream and not the response.
+    # Watch the stream: code that reads it holds the stream and not the response.
     when_gone(response.raw, out.call.abandon)

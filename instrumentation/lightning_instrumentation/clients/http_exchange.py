@@ -1,4 +1,4 @@
-"""What the exchanges of all HTTP libraries share: the call is an ``Outgoing``, and redirects are watched."""
+"""The common base of all HTTP libraries' exchanges: the call is an ``Outgoing``, and redirects are watched."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HttpExchange(Exchange):
 
     @abstractmethod
     def prepare(self) -> Prepared | None:
-        """Begin the call of the request; None if it is not a model call."""
+        """Begin the call that the request makes, and return it; None if it is not a model call."""
 
     @abstractmethod
     def with_additions(self, out: Outgoing) -> Prepared:
@@ -89,7 +89,7 @@ class SendExchange(HttpExchange):
 
     @abstractmethod
     def send_to_gateway(self) -> Any:
-        """Send the prepared request by a client of ours."""
+        """Send the prepared request with a client of ours."""
 
     def send(self) -> Any:
         if self.routed:

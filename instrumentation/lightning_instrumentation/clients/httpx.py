@@ -20,12 +20,12 @@ from lightning_instrumentation.routing.exchange import exchange, exchange_async
 from lightning_instrumentation.wire.body import Body, rewritten
 
 _DOCUMENT = "_lightning_document"
-"""On a response whose JSON we have already parsed, until the caller asks for it."""
+"""Attribute of a response: its JSON, if we have already parsed it, until the caller asks for it."""
 
 
 def wrap(module: Any) -> None:
     """Hook of ``httpx`` or ``httpx2``."""
-    # First: if redirects cannot be watched, nothing is added to any request.
+    # These first: if redirects cannot be watched, nothing is added to any request.
     patching.wrap(module, "Client._build_redirect_request", _redirected(module))
     patching.wrap(module, "AsyncClient._build_redirect_request", _redirected(module))
     patching.wrap(module, "Client.send", _send(module))
@@ -34,7 +34,7 @@ def wrap(module: Any) -> None:
 
 
 def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the already parsed document, once: later calls get their own document, as always."""
+    """Return the already parsed document, but only once: each later call gets a document of its own, as always."""
     document = instance.__dict__.pop(_DOCUMENT, None)
     return wrapped(*args, **kwargs) if document is None or args or kwargs else document
 
@@ -160,8 +160,8 @@ def _answered(module: Any, request: Any, prepared: Prepared, response: Any) -> N
         return
     if hasattr(response, "_content"):
         content = response.content
-        # Looking up a header takes longer than everything else that a plain answer needs here, and a JSON object is not
-        # a stream.
+        # Looking up a header takes longer than everything else that a plain answer needs here, so it is left out for a
+        # JSON object, which is not a stream.
         is_object = content.startswith(b"{") and not call.api.lines
         content_type = "" if is_object else response.headers.get("content-type", "")
         content, document = rewritten(call, content, content_type)
@@ -181,7 +181,7 @@ def _answered(module: Any, request: Any, prepared: Prepared, response: Any) -> N
 
 
 def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
-    """Make the answer refer to the caller's requests, including one that the caller may send on by hand."""
+    """Make the answer refer to the caller's requests, including the next one, which the caller may send by hand."""
     if changed is request and redirects is None:
         return
     for one in (*response.history, response):
@@ -255,7 +255,7 @@ def _streams(module: Any) -> tuple[Any, Any]:
 
 
 def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
-    """Return the gateway's request, with the timeouts of the caller's, which only their client knows."""
+    """Return the request for the gateway, with the timeouts of the caller's request, which only their client knows."""
     assert out.destination is not None
     timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
     return module.Request(
@@ -268,8 +268,8 @@ def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
 
 
 def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
-    """Return the client for it; it uses no proxy, as for spans, follows no redirects, and may have as many connections
-    as the caller's."""
+    """Return the client for routed calls: it uses no proxy (spans use none either), follows no redirects, and may have
+    as many connections as the caller's client."""
     is_async = isinstance(client, module.AsyncClient)
     make = module.AsyncClient if is_async else module.Client
     tls = out.tls()
@@ -288,7 +288,7 @@ def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
 
 
 def _limits_of(module: Any, client: Any) -> Any:
-    """Return the limits of a client's own connections; none where its transport does not say them."""
+    """Return the limits of a client's own connections; no limits if its transport does not tell them."""
     pool = getattr(client._transport, "_pool", None)
     return module.Limits(
         max_connections=getattr(pool, "_max_connections", None),

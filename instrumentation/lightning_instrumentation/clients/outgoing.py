@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 _ATTEMPT = "x-stainless-retry-count"
-"""A client library above counts its attempts in this header; a later attempt follows one that may have been sent."""
+"""Header in which a client library above counts its attempts; a later attempt follows one that may have been sent."""
 
 
 @dataclass(slots=True)  # not frozen: that takes three times as long to create, and every request creates one
@@ -38,7 +38,7 @@ class Outgoing:
     own: bool
     """False if an outer hook began the call and will end it."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers to set; of those that the caller has set, only baggage, behind theirs."""
+    """Headers to set. Of those that the caller has set, only baggage is included: our members follow theirs."""
     document: dict[str, Any] | None = None
     """The body to send instead; None if it is unchanged."""
     destination: Destination | None = None
@@ -71,7 +71,7 @@ class Outgoing:
         return started is not None and started.router.fallback and caller.get(_ATTEMPT, "0") == "0"
 
     def fall_back(self, reason: object) -> Outgoing:
-        """Return the call as it goes to the caller's own host, because the daemon is down."""
+        """Return the call, readdressed to the caller's own host because the daemon is down."""
         started, destination = runtime(), self.destination
         if started is None or destination is None:
             return self
@@ -118,8 +118,8 @@ class Outgoing:
         """Return the object to consult at redirects; None if the request carries nothing of ours.
 
         Args:
-            sent: its headers.
-            before: the caller's values that ours replaced.
+            sent: the request's headers.
+            before: the caller's headers, some of which ours may have replaced.
             own_body: returns the caller's body.
         """
         extras = self.call.extras
@@ -134,7 +134,7 @@ def concerns(method: str, path: str) -> bool:
 
 
 def join() -> Outgoing | None:
-    """Return the call of an outer hook if this is its request, which that hook has already prepared."""
+    """Return the call of an outer hook if this is its request, which that hook has prepared; None if there is none."""
     call = wire.current_call()
     if call is None:
         return None
@@ -151,8 +151,8 @@ def going_out(
         url: text, or an object whose ``str`` is the URL.
         body: what is sent: bytes, text, or a mapping to be encoded as JSON; anything else cannot be read.
         present: the headers that are set, by names in lower case.
-        may_be_routed: False for a closed client, so that its caller gets its error, and for one whose answers a test
-            gives.
+        may_be_routed: False for a closed client, so that its caller gets its error, and for a client whose answers come
+            from a test.
     """
     url = str(url)
     parts = urlsplit(url)
@@ -162,7 +162,7 @@ def going_out(
         return None
     destination = guarded("route", destination_of, url, document) if may_be_routed else None
     sent = {**document, "model": destination.policy} if destination is not None else document
-    # Messages of connection errors quote a key in the query.
+    # The query may hold a key, and messages of connection errors quote it.
     begun = wire.begin(
         api,
         url if destination is None else destination.url,
@@ -201,7 +201,8 @@ def _document(url: str, path: str, body: Any, *, may_be_routed: bool) -> dict[st
     if started is None:
         return None
     limit = started.settings.max_body_bytes
-    # The gateway says itself what is too long for it: a claimed call that it refuses goes nowhere else.
+    # A claimed call goes to the gateway whatever its length: the gateway itself refuses a body that is too long, and
+    # the call then goes nowhere else.
     if len(body) > limit and not (may_be_routed and guarded("route", claim_on, url)):
         failures.note(
             "request-over-limit",

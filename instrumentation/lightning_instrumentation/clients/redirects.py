@@ -17,11 +17,11 @@ from lightning_instrumentation.wire.call import ModelCall, silence
 class Redirects:
     """One request in flight, consulted at each redirect.
 
-    Redirects are rare, and reading a library's headers is slow: they are read only then.
+    Redirects are rare and reading a library's headers is slow, so the headers are read only at a redirect.
 
     Args:
-        sent: its headers.
-        before: the caller's values that ours replaced.
+        sent: the request's headers.
+        before: the caller's headers, some of which ours may have replaced.
         own_body: returns the caller's body in the form that the library sends; None if nothing was added to it.
     """
 
@@ -52,8 +52,8 @@ class Redirects:
     def must_leave_us(self, url: str, headers: MutableMapping[str, str]) -> bool:
         """Whether a request with these headers, on its way to ``url``, must become the caller's own again.
 
-        If so, our headers are removed here, and the library's hook replaces the body. Other requests (a token that the
-        caller's authentication fetches on the way) contain nothing of ours and are left alone.
+        If so, our headers are removed here, and the library's hook replaces the body. Other requests (such as that with
+        which the caller's authentication fetches a token) contain nothing of ours and are left alone.
         """
         if self._headers and not any(headers.get(name) == value for name, value in self._headers.items()):
             return False
@@ -84,10 +84,10 @@ def under_way() -> Redirects | None:
 
 
 def following(redirects: Redirects | None) -> Any:
-    """Inside the block, a request is sent and redirected; inner HTTP hooks ignore it.
+    """Return the context manager in which a request is sent and redirected; inner HTTP hooks ignore it there.
 
     Args:
-        redirects: None if there is nothing to remove on the way.
+        redirects: None if there is nothing to remove at a redirect.
     """
     return silence() if redirects is None else _following(redirects)
 

@@ -116,7 +116,7 @@ def _answered(request: Any, prepared: Prepared, response: Any) -> None:
 
 
 def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
-    """Make the answer refer to the caller's requests, including one that the caller may send on by hand."""
+    """Make the answer refer to the caller's requests, including the next one, which the caller may send by hand."""
     for one in (*response.history, response):
         if one.request is changed:
             one.request = request
@@ -138,10 +138,10 @@ def gateway_request(request: Any, out: Outgoing) -> Any:
 
 
 def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str, Any]) -> Any:
-    """Send a routed request by a session of ours alongside the user's.
+    """Send a routed request with a session of ours alongside the user's.
 
     Args:
-        options: of the caller's ``send``; how long to wait and whether to read the answer at once are theirs.
+        options: the options of the caller's ``send``; those for the timeout and for reading the answer at once apply.
     """
     tls = out.tls()
     ours = companion(session, ("requests", tls), lambda: _session(tls), is_async=False)
@@ -154,7 +154,7 @@ def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str
 
 
 def _session(tls: SSLContext | None) -> Any:
-    """Return a session without a proxy between us and the daemon, as for spans."""
+    """Return a session that uses no proxy between us and the daemon (spans use none either)."""
     from requests import Session
     from requests.adapters import HTTPAdapter
 
@@ -176,7 +176,7 @@ def _session(tls: SSLContext | None) -> Any:
 
 
 def nothing_was_sent(error: BaseException) -> bool:
-    """Whether an error shows that nothing was sent; judged by urllib3's names, since requests wraps its errors."""
+    """Whether an error shows that nothing was sent, judged by the names of urllib3's errors, which requests wraps."""
     wrapped = error.args[0] if error.args else None
     reason = getattr(wrapped, "reason", wrapped)
     certificate = reason.args[0] if isinstance(reason, Exception) and reason.args else None

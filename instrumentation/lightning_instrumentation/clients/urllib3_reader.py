@@ -1,4 +1,4 @@
-"""urllib3's response, observed: whatever reads from it passes us first."""
+"""urllib3's response, observed: all data that is read from it passes through us first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PIECE_BYTES = 1 << 16
 
 
 class WatchedRaw(wrapt.ObjectProxy):
-    """requests reads it with ``stream``; the other methods are for its users.
+    """A proxy of the response: requests reads it with ``stream``; the other methods are for users of requests.
 
-    The methods that urllib3 inherits or builds on its own ``read`` are built on ours, as it builds them.
+    Methods that urllib3 inherits, or builds on its own ``read``, are built in the same way on our ``read``.
     """
 
     def __init__(self, raw: Any, call: ModelCall, content_type: str, encoding: str | None) -> None:
@@ -27,7 +27,7 @@ class WatchedRaw(wrapt.ObjectProxy):
         self._self_encoding = encoding
         self._self_body: Body | None = None
         self._self_pieces: Iterator[bytes] | None = None
-        """Of rewritten data, whose length differs from what arrives: it is buffered until there is enough."""
+        """Pieces of rewritten data; their lengths differ from what arrives, so they are buffered in ``_self_held``."""
         self._self_held = b""
         self._self_data: bytes | None = None
 
@@ -40,7 +40,7 @@ class WatchedRaw(wrapt.ObjectProxy):
         yield from self._rest(body, self.__wrapped__.read_chunked(amt, decode_content))
 
     def _rest(self, body: Body, arriving: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield what has not been read yet."""
+        """Yield the data that has not been read yet."""
         pieces = self._self_pieces or _watched(body, arriving)
         held, self._self_held = self._self_held, b""
         if held:

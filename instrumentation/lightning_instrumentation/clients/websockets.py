@@ -1,7 +1,7 @@
-"""Hook in the websockets library: model calls over a websocket are neither read nor routed, which is counted and said.
+"""Hook in the websockets library: counts and reports model calls over a websocket, which are neither read nor routed.
 
-OpenAI's Responses and Realtime, and Gemini's Live API, hold a conversation on one connection, of which each side sends
-a part. Source: OpenAI API reference, Responses over websockets; Gemini API reference, Live API.
+OpenAI's Responses and Realtime, and Gemini's Live API, hold a conversation on one connection, on which each side sends
+only its part. Source: OpenAI API reference, Responses over websockets; Gemini API reference, Live API.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.wire.call import is_silent
 
 _ENDINGS = ("/responses", "/realtime", "/live/sessions", ".BidiGenerateContent")
-"""Of the paths of model calls; every other websocket is the program's own business."""
+"""Endings of the paths of model calls; every other websocket is the program's own business."""
 
 
 def wrap(module: Any) -> None:
@@ -25,7 +25,7 @@ def wrap(module: Any) -> None:
 
 
 def _connect(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Whether it succeeds is not waited for: a program whose connections fail makes its calls over HTTP, or none.
+    # Noted before it is known whether it succeeds: a program whose connections fail makes its calls over HTTP, or none.
     guarded("websocket", _note, args[0] if args else kwargs.get("uri"))
     return wrapped(*args, **kwargs)
 

@@ -1,8 +1,8 @@
-"""Work that must not be done where it arises: in code that the garbage collector runs.
+"""Work that arises in code that the garbage collector runs, and must not be done there.
 
-A collection can begin at any point, even while the same thread holds one of our locks or OpenTelemetry's, and would
-then wait for that lock forever. Such work is only noted, and done when the next span begins or ends, at ``flush``, and
-at exit. Appending to a deque takes no lock.
+A collection can begin at any point, even while the same thread holds one of our locks or OpenTelemetry's; work that
+needs that lock would then wait forever. Such work is only noted, and is done when the next span begins or ends, at
+``flush``, and at exit. Appending to a deque takes no lock.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def when_gone(thing: object, work: Callable[[], None]) -> None:
         never_mind()
         work()
 
-    # Its own exit handler would run after delivery, if the program used a finalizer before it imported us.
+    # The finalizer's own exit handler would run after delivery if the program used a finalizer before it imported us.
     weakref.finalize(thing, gone).atexit = False
 
 
 def at_exit(work: Callable[[], None]) -> Callable[[], None]:
-    """Do ``work`` when the program ends, before delivery; call what is returned to leave it undone."""
+    """Do ``work`` when the program ends, before delivery; return a function that cancels it."""
     key = object()
     _at_exit[key] = work
 
@@ -47,7 +47,7 @@ def at_exit(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def program_ends() -> None:
-    """Do what was left for the end of the program."""
+    """Do the work that was left for the end of the program."""
     while _at_exit:
         try:
             _, work = _at_exit.popitem()
@@ -57,7 +57,7 @@ def program_ends() -> None:
 
 
 def do_waiting() -> None:
-    """Do the noted work; what fails is counted and reported, not raised."""
+    """Do the noted work; failures are counted and reported, not raised."""
     while _waiting:
         try:
             work, arguments = _waiting.popleft()

@@ -1,4 +1,4 @@
-"""Tells the daemon what this process could not capture, so that it shows where users look at their agents.
+"""Tells the daemon what this process could not capture, so that users see it where they look at their agents.
 
 The counts travel as a span of their own, like all others. They are totals, so a report that is lost or arrives twice
 changes nothing as long as a later one arrives.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Losses:
-    """What was last reported about this process, and under which id."""
+    """The counts that were last reported about this process, and the id that they are reported under."""
 
     def __init__(self) -> None:
         self.in_child()
 
     def in_child(self) -> None:
-        """Begin anew under another process id, as a forked child must."""
+        """Start over under another process id, as a forked child must."""
         self._process_id = os.urandom(8).hex()
         self._told: Mapping[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""Spans that wait in memory because no disk can be written. They are lost with their process."""
+"""Spans that wait in memory because the disk cannot be written. They are lost with their process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_BYTES = 4 << 20
 
 
 class MemorySpool:
-    """Thread-safe, with the methods of ``Spool``."""
+    """A spool in memory, with the methods of ``Spool``; thread-safe."""
 
     rejected_path = None
 

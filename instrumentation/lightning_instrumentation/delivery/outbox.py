@@ -38,7 +38,7 @@ class Outbox:
     """The spool and the sender of one process.
 
     Args:
-        access: to the daemon; once that is known, spans wait for it alone.
+        access: the access to the daemon; once that daemon is known, spans wait for it alone.
     """
 
     def __init__(self, settings: Settings, access: Access | None = None) -> None:
@@ -46,7 +46,7 @@ class Outbox:
         self._access = access or Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
         self._folder = endpoint_folder(settings.spool_dir, settings.endpoint, self._access.daemon)
         self.when_idle: Callable[[], None] = lambda: None
-        """Called by the sender's thread every few seconds in which nothing waits."""
+        """Called by the sender's thread every few seconds while no span waits."""
         self._begin_afresh()
 
     def _begin_afresh(self) -> None:
@@ -84,7 +84,7 @@ class Outbox:
             self.spans_started += 1
 
     def put(self, body: bytes) -> None:
-        """Keep one serialized span. Returns when it is on disk (or in memory, if there is no disk)."""
+        """Keep one serialized span; return when it is on disk (or in memory, if the disk cannot be written)."""
         if self._closed:
             self._drop_after_shutdown()
             return
@@ -116,7 +116,7 @@ class Outbox:
         return kept
 
     def _keep_when_there_is_room(self, body: bytes) -> bool:
-        """Wait at most ``spool_block_s``; after a wait in vain, no span waits again until one has found room."""
+        """Wait for room, at most ``spool_block_s``; after a failed wait, no span waits until one has found room."""
         deadline = monotonic() + (0.0 if self._waited_in_vain else self._settings.spool_block_s)
         while (left_s := deadline - monotonic()) > 0:
             if not self.sender.wait_for_round(left_s):
@@ -128,7 +128,7 @@ class Outbox:
         return False
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until no span waits; False if some still do after ``timeout_s``."""
+        """Wait until every span is delivered; return False if some still wait after ``timeout_s``."""
         return self.sender.flush(timeout_s) if self._running else True
 
     def close(self, timeout_s: float) -> None:
@@ -141,8 +141,8 @@ class Outbox:
         """Deliver what can be delivered now; an unreachable daemon does not delay the program's end."""
         if self._running and not self._closed and self.waiting and self.sender.reachable is not False:
             self.sender.flush(_AT_EXIT_S, patient=False)
-        self._close_spools(_STOP_AT_EXIT_S)  # a daemon that hangs must not keep the program: the spool keeps the spans
-        # Another exit handler may still end a span: it goes to a file that the next process finds.
+        self._close_spools(_STOP_AT_EXIT_S)  # a daemon that hangs must not hold up the exit: the spool keeps the spans
+        # Another exit handler may still end a span: that span goes to a file that the next process finds.
         self._closed, self._running, self._exiting = False, False, True
 
     def before_fork(self) -> None:
@@ -162,7 +162,7 @@ class Outbox:
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Leave files, connection, and thread to the parent, and begin anew."""
+        """Leave files, connection, and thread to the parent, and start over."""
         self.sender.leave_to_parent()
         for spool in self._held:
             spool.leave_to_parent()
@@ -258,8 +258,8 @@ class Outbox:
         if settings.token is not None and token is not None:
             owners.append(owner_of_token(token))
         folders = [endpoint_folder(settings.spool_dir, settings.endpoint, owner) for owner in owners]
-        if token is not None and access.daemon is not None:  # without a token, anyone could say that it is this
-            # What processes recorded that never met it waits under its token.
+        if token is not None and access.daemon is not None:  # without a token, any process could claim this id
+            # Spans of processes that never met the daemon wait under its token.
             known = [access.daemon, owner_of_token(token)] if access.proven else [access.daemon]
             folders += owned_folders(settings.spool_dir, known)
         if access.proven:
@@ -267,7 +267,7 @@ class Outbox:
         return orphans_in(dict.fromkeys(folders), limit=_ADOPT_AT_ONCE)
 
     def _close_spools(self, within_s: float = 2.0) -> None:
-        with self._lock:  # if another thread's first span is opening them now, the sender starts before it is stopped
+        with self._lock:  # if another thread is opening the spools now, the sender starts before it is stopped
             self._closed = True
         self.sender.stop(within_s)
         with self._lock:

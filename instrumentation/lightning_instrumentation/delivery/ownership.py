@@ -16,7 +16,7 @@ except ImportError:  # Windows: nothing can be owned, spans are kept in memory
 
 
 class NoFileLocksError(OSError):
-    """On Windows, where no folder helps."""
+    """The platform (Windows) has no file locks, so spans cannot wait in any folder."""
 
 
 class Ownership:
@@ -28,11 +28,11 @@ class Ownership:
 
     @classmethod
     def take(cls, path: Path) -> Ownership | None:
-        """Return the ownership, or None if another process has it.
+        """Take the lock and return its ownership; None if another process has it.
 
         Raises:
             OSError: the lock file cannot be created.
-            NoFileLocksError: the platform has none.
+            NoFileLocksError: the platform has no file locks.
         """
         if fcntl is None:
             raise NoFileLocksError("this platform has no file locks")
@@ -50,7 +50,7 @@ class Ownership:
         return None
 
     def move_to(self, path: Path) -> None:
-        """Rename the lock file. Raises OSError: it cannot be moved; it is held as before."""
+        """Rename the lock file. Raises OSError if it cannot be moved; the lock is then held as before."""
         os.rename(self.path, path)
         self.path = path
 
@@ -64,6 +64,6 @@ class Ownership:
         self._descriptor = -1
 
     def forget(self) -> None:
-        """In a forked child: close our copy of the descriptor; the parent still holds the lock."""
+        """Close our copy of the descriptor in a forked child; the parent still holds the lock."""
         os.close(self._descriptor)
         self._descriptor = -1

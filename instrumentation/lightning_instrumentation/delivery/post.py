@@ -20,7 +20,7 @@ _PROTOBUF = "application/x-protobuf"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What answered a POST; it may be another service than the daemon (``by_daemon``)."""
+    """The answer to a POST; it may come from another service than the daemon (see ``by_daemon``)."""
 
     status: int
     body: bytes
@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def by_daemon(self) -> bool:
-        """Whether it can be a daemon's; another service at that address may answer anything with 200."""
+        """Whether the answer can be a daemon's; another service at that address may answer anything with 200."""
         if 200 <= self.status < 300:
             return self.media_type in ("", _PROTOBUF)
         return self.media_type != "text/html" and self.status not in (404, 405, 501)
@@ -39,7 +39,7 @@ class Answer:
         return (self._status_message() or self.body.decode("utf-8", "replace"))[:300].strip()
 
     def _status_message(self) -> str:
-        """Return the message of a google.rpc.Status, OTLP's error; a span's Status has it in the same field."""
+        """Return the message of OTLP's error, a google.rpc.Status; a span's Status has it in the same field."""
         if self.media_type != _PROTOBUF:
             return ""
         from google.protobuf.message import DecodeError
@@ -66,13 +66,13 @@ class Poster:
         self.connected = False
         """Whether the daemon's port has answered at least once."""
         self.longest_s = _ANSWER_TIMEOUT_S
-        """Limit for each step of a POST: a program that sends without a thread waits for it."""
+        """Limit for each step of a POST, which a program that sends without a thread waits for."""
 
     def post(self, body: bytes) -> Answer:
         """Send a body and return the answer.
 
         Raises:
-            OSError, http.client.HTTPException: nothing answered, or not the daemon.
+            OSError, http.client.HTTPException: nothing answered, or something other than the daemon did.
         """
         headers = self._headers
         # On the same machine there is no network to save: compressing costs each side more than sending.

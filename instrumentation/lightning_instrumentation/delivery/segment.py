@@ -1,12 +1,13 @@
-"""One file of a spool: serialized spans one after the other. It outlives its process, however that ends.
+"""One file of a spool: serialized spans, one after the other. It outlives its process, however the process ends.
 
     file   = magic, position, number | record | record | ...
     record = length, checksum, number | body
 
-The head says where the first record begins that was not accepted yet, and its number. A file that has been emptied is
-written again from its beginning, since pages that the kernel already holds cost a tenth of new ones. Bytes behind the
-last record, left by an earlier round or an interrupted write, are recognized by their number or checksum: numbers only
-grow. A write returns when the kernel has it, so ``kill -9`` loses none; what a power cut leaves is checked likewise.
+The head gives the position and the number of the first record that was not accepted yet. A file that has been emptied
+is written again from its beginning, since pages that the kernel already holds cost a tenth of new ones. Bytes behind
+the last record, left by an earlier round or an interrupted write, are recognized by their number or checksum: numbers
+only grow. A write returns when the kernel has the data, so ``kill -9`` loses nothing; records that survive a power cut
+are checked in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class SegmentError(ValueError):
 
 
 class Segment:
-    """Safe for one reader alongside one writer, and no more: see ``Spool``. Made by ``create`` or ``open``."""
+    """An open segment, made by ``create`` or ``open``; safe for one reader alongside one writer only: see ``Spool``."""
 
     def __init__(self, path: Path, descriptor: int, position: int, number: int) -> None:
         self.path = path
@@ -48,7 +49,7 @@ class Segment:
 
     @classmethod
     def create(cls, path: Path) -> Segment:
-        """Return a new, empty segment. Raises OSError: it cannot be written."""
+        """Return a new, empty segment. Raises OSError if it cannot be written."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # private to the user
         segment = cls(path, descriptor, _HEAD.size, 1)
         try:
@@ -63,8 +64,8 @@ class Segment:
         """Open a file that another process has left, and find its waiting records.
 
         Raises:
-            SegmentError: it is not a segment.
-            OSError: it cannot be read.
+            SegmentError: the file is not a segment.
+            OSError: the file cannot be read.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -89,10 +90,10 @@ class Segment:
         return self._end >= SEGMENT_BYTES
 
     def append(self, body: bytes) -> None:
-        """Write a record at the end. Raises OSError: it could not be written, and nothing has changed.
+        """Write a record at the end. Raises OSError if it could not be written; nothing has changed then.
 
         Once the number is taken, no object is created that the garbage collector counts: a collection could run a
-        finalizer that ends another span in the middle of this one.
+        finalizer that ends another span in the middle of this write.
         """
         checksum = zlib.crc32(body)
         record = _RECORD.pack(len(body), checksum, self._next_number) + body
@@ -132,7 +133,7 @@ class Segment:
         try:
             self._mark(position, self._first_number)
         except OSError as error:
-            # Without the mark, records at the beginning would not be found: so new ones go behind the last one.
+            # Without the mark, new records at the beginning would not be found, so they go behind the last one.
             failures.note(
                 "spool-not-written",
                 f"the spool {self.path} cannot be written, so spans that are delivered stay in it; the next process "
@@ -146,12 +147,13 @@ class Segment:
             self._first = self._end = position
 
     def move_to(self, path: Path) -> None:
-        """Rename the file. Raises OSError: it cannot be moved."""
+        """Rename the file. Raises OSError if it cannot be moved."""
         os.rename(self.path, path)
         self.path = path
 
     def close(self, *, delete: bool) -> None:
-        """Close the file; what is read or written later raises OSError, and meets no file that got its number since."""
+        """Close the file. Reading or writing it later raises OSError, instead of reaching another file that has since
+        been given the same descriptor."""
         os.close(self._descriptor)
         self._descriptor = -1
         if delete:
@@ -199,7 +201,7 @@ class Segment:
         """Replace the file by one with only the sound records, and report what was lost.
 
         Raises:
-            OSError: they cannot be written; the file is unchanged.
+            OSError: the new file cannot be written; this one is unchanged.
         """
         sound = self.read(self.rows, self.bytes) if self.rows else []
         mended = self.path.with_suffix(".mended")
@@ -219,7 +221,7 @@ class Segment:
 
 
 def _record(data: bytes, start: int) -> bytes | None:
-    """Return the body of the record that begins at ``start``; None if it is not a sound one."""
+    """Return the body of the record that begins at ``start``; None if the record is damaged."""
     length, checksum, _ = _RECORD.unpack_from(data, start)
     body = data[start + _RECORD.size : start + _RECORD.size + length]
     return body if len(body) == length and zlib.crc32(body) == checksum else None

@@ -27,7 +27,7 @@ from lightning_instrumentation.routing.hosts import on_this_machine
 
 _MOST_ROWS = 512
 _GATHER_S = 0.25
-"""Spans come in bursts, and waiting this long turns a burst into one request, which costs as much as ten spans."""
+"""Spans come in bursts. Waiting this long turns a burst into one request, and a request costs as much as ten spans."""
 _ADOPT_EVERY_S = 10.0
 _IDLE_EVERY_S = 5.0
 _PAUSE_S = (0.25, 30.0)
@@ -42,12 +42,12 @@ AnySpool = Spool | MemorySpool
 
 
 class Sender:
-    """Sends waiting spans from a thread of its own; where none can be started, a flush sends them.
+    """Sends waiting spans from a thread of its own; if none can be started, a flush sends them.
 
     Args:
         sources: returns the spools to empty, in order.
         adopt: takes over orphans and returns them.
-        when_idle: called every few seconds in which nothing waits; it may add a span.
+        when_idle: called every few seconds while no span waits; it may add a span.
     """
 
     def __init__(
@@ -94,17 +94,17 @@ class Sender:
         return None if not self._poster.connected and not self._down else not self._down
 
     def start(self) -> None:
-        """Start the thread that sends; where none can be started, ``flush`` sends by itself."""
+        """Start the thread that sends; if none can be started, ``flush`` sends by itself."""
         thread = threading.Thread(target=self._run, name="lightning-sender", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter ends (Python 3.12), or there are too many
+        except RuntimeError:  # the interpreter is shutting down (Python 3.12), or there are too many threads
             self._without_thread = True
         else:
             self._thread = thread
 
     def wake(self) -> None:
-        """Wake the thread for a new span, unless it is working or pausing on purpose: waking it costs a switch."""
+        """Wake the thread for a new span, unless it is working or pausing on purpose: a wake-up costs a switch."""
         if self._idle:
             self._wake.set()
 
@@ -114,7 +114,7 @@ class Sender:
         ``patient=False`` gives up at the first failed attempt, or if no connection is made quickly.
         """
         deadline = monotonic() + timeout_s
-        # On this machine an absent daemon is refused at once; on a remote one it may just not answer.
+        # On this machine, a connection to an absent daemon is refused at once; on a remote one, nothing may answer.
         connect_by = monotonic() + (timeout_s if self._poster.is_local else _CONNECT_AT_EXIT_S)
         with self._round_ended:
             failed_before = self._rounds_failed
@@ -158,7 +158,7 @@ class Sender:
             self._sending_here.release()
 
     def wait_for_round(self, timeout_s: float) -> bool:
-        """Wait until the thread has done something, which may have made room; False if it has stopped."""
+        """Wait until the thread has ended a round, which may have made room; return False if the thread has stopped."""
         with self._round_ended:
             if not self._stopping:
                 self._round_ended.wait(timeout_s)
@@ -174,7 +174,7 @@ class Sender:
             self._end()
 
     def leave_to_parent(self) -> None:
-        """Give up the connection in a forked child, which has neither the thread nor a right to it."""
+        """Give up the connection in a forked child, which has no sending thread; the connection is the parent's."""
         self._poster.leave_to_parent()
 
     def _run(self) -> None:
@@ -213,7 +213,7 @@ class Sender:
             return self._not_before - now
         self._idle = True  # before looking: a span that comes after the look wakes us
         if now >= self._adopt_at and not self.adopted:
-            self._adopt_at = now + _ADOPT_EVERY_S  # first: whatever is wrong there must not keep our own spans
+            self._adopt_at = now + _ADOPT_EVERY_S  # set first: a failure there must not hold up our own spans
             with self.opening:
                 self.adopted = list(self._adopt())
             if self.adopted:
@@ -239,7 +239,7 @@ class Sender:
             self._retry_later(None, f"is not spoken to: {error}", "")
             return
         except OtherDaemonError as error:
-            # Reported even if the right daemon was only just missed; from then on it counts as one outage.
+            # Reported even if the right daemon was just reported as down; both count as one outage.
             failures.note("other-daemon", str(error))
             self._down = True
             self._retry_later(None, "is another project's", "")
@@ -263,7 +263,7 @@ class Sender:
             self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})", _advice(answer.status))
 
     def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
-        # Before they are forgotten: code that waits until nothing is left then reads how many arrived.
+        # Counted before they are forgotten, because code that waits until no span is left then reads the count.
         self.delivered += len(bodies)
         spool.forget(bodies)
         with self.opening:
@@ -293,7 +293,7 @@ class Sender:
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
         self._asked_to_wait = answer is not None and answer.retry_after_s is not None
         if answer is not None and answer.retry_after_s is not None:
-            # Never sooner than asked, and not all processes at the same moment.
+            # Never sooner than the daemon asked, and not all processes at the same moment.
             pause_s = min(answer.retry_after_s, _LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.2)
         self._not_before = monotonic() + pause_s
         with self._round_ended:

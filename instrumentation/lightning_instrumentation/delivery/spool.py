@@ -31,13 +31,13 @@ _LOCK = ".lock"
 
 
 class Spool:
-    """Thread-safe, with one reader. Made by ``create`` or ``take_over``; as a context manager it closes at the end."""
+    """A spool, made by ``create`` or ``take_over``; thread-safe, with one reader. A ``with`` block closes it."""
 
     def __init__(self, path: Path, ownership: Ownership, segments: list[Segment]) -> None:
-        """``path``: the common path of all its files, without their endings."""
+        """``path``: the common path of all the spool's files, without their endings."""
         self.path = path
         self.owner = _owner_of(path)
-        """The daemon that it waits for; None: the first one at its address."""
+        """The daemon that the spool waits for; None for the first one at its address."""
         self._ownership = ownership
         self._segments = segments
         """Oldest first, at least one; only the last one is written to."""
@@ -51,7 +51,7 @@ class Spool:
 
     @classmethod
     def create(cls, folder: Path) -> Spool:
-        """Return a new, empty spool in a folder. Raises OSError: the folder cannot be written."""
+        """Return a new, empty spool in a folder. Raises OSError if the folder cannot be written."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
             path = folder / f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -69,7 +69,7 @@ class Spool:
         """Return a spool whose owner has died; None if the owner lives, or the spool has no file or cannot be read."""
         try:
             ownership = Ownership.take(path.with_suffix(_LOCK))
-        except OSError as error:  # another user's
+        except OSError as error:  # the spool is another user's
             _note_busy(path, error)
             return None
         if ownership is None:
@@ -93,7 +93,7 @@ class Spool:
         return None
 
     def append(self, body: bytes) -> None:
-        """Write a record. Raises OSError: it could not be written."""
+        """Write a record. Raises OSError if it could not be written."""
         with self._lock:
             segment = self._segments[-1]
             if segment.full and segment.rows:
@@ -114,7 +114,7 @@ class Spool:
     def forget(self, bodies: Sequence[bytes]) -> None:
         """Drop the oldest records, which ``read`` returned, because they were accepted.
 
-        In a closed spool they stay, and are delivered once more, which changes nothing.
+        In a closed spool they stay; they are then delivered once more, which changes nothing.
         """
         with self._lock:
             if self._closed:
@@ -134,7 +134,7 @@ class Spool:
         self.forget([body])
 
     def put_aside(self, body: bytes, reason: str) -> None:
-        """Keep a record in a file that is never sent; the record still has to be forgotten here."""
+        """Keep a record in a file that is never sent; the caller still has to ``forget`` it here."""
         line = json.dumps({"reason": reason, "request": base64.b64encode(body).decode()})
         try:
             descriptor = os.open(self.rejected_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -149,10 +149,10 @@ class Spool:
         return self.path.with_suffix(".rejected")
 
     def move_to(self, folder: Path) -> None:
-        """Make it wait for another daemon; a kill in the middle leaves each file in one of the two folders.
+        """Move the spool to another daemon's folder; a kill in the middle leaves each file in one of the two folders.
 
         Raises:
-            OSError: it cannot be moved.
+            OSError: a file cannot be moved.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._lock:
@@ -181,7 +181,7 @@ class Spool:
         self._lock.acquire()
 
     def go_on(self) -> None:
-        """Release what ``hold_still`` took, in the parent after a fork."""
+        """Release the lock that ``hold_still`` took, in the parent after a fork."""
         self._lock.release()
 
     def leave_to_parent(self) -> None:
@@ -195,7 +195,7 @@ def endpoint_folder(spool_dir: Path, endpoint: str, owner: str | None = None) ->
     """Return the folder of spans that wait for one daemon; all names of the loopback interface are the same address.
 
     Args:
-        owner: the daemon; None: the first one at the address.
+        owner: the daemon; None for the first one at the address.
     """
     parts = urlsplit(endpoint)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
@@ -211,10 +211,10 @@ def owned_folders(spool_dir: Path, owners: Iterable[str]) -> list[Path]:
 
 
 def folders_of_tokens(spool_dir: Path, endpoint: str) -> list[Path]:
-    """Return this user's folders of spans whose programs knew a token and never met a daemon at this address that has
-    it: it was mistyped, or is another by now.
+    """Return this user's folders of spans whose programs knew a token but never met a daemon with that token at this
+    address: the token was mistyped, or has changed since.
 
-    On loopback there are none: projects may take turns at a port there, and the token is another project's.
+    For loopback, return none: projects may take turns at a port there, and the token is another project's.
     """
     here = endpoint_folder(spool_dir, endpoint)
     if canonical_host(urlsplit(endpoint).hostname or "") == LOOPBACK:
@@ -257,7 +257,7 @@ def _spools_in(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """Return what is in a folder; nothing if there is none, or if it is not this user's to read."""
+    """Return the paths in a folder; none if the folder does not exist, or this user may not read it."""
     try:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -274,7 +274,8 @@ def _note_busy(path: Path, error: OSError) -> None:
 
 
 def folder_bytes(folder: Path, *, but: Path | None = None) -> int:
-    """Return the bytes of all files in it, without those of one spool; an emptied file has room but keeps its size."""
+    """Return the bytes of all files in a folder, except those of the spool ``but``: an emptied file keeps its size, but
+    has room."""
     size = 0
     for entry in os.scandir(folder) if folder.is_dir() else ():
         if but is not None and entry.name.startswith(but.name):

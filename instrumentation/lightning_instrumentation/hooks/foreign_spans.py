@@ -2,8 +2,8 @@
 
 Frameworks that follow the GenAI conventions (Google ADK, Strands, Pydantic AI with ``instrument_all`` ...) put
 ``gen_ai.agent.name`` on their spans, some on every span of an agent and some only on its first. An SDK span has no
-reference to its parent object, so the agent's name is attached to each span when it starts; only the name and not the
-parent, which would keep every ancestor in memory. Nothing that is exported of a span changes.
+reference to its parent object, so the agent's name is attached to each span when it starts. Only the name is attached:
+the parent would keep every ancestor in memory. What is exported of a span does not change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _tell(span: Any, context: Any) -> None:
 
 
 def agent_here() -> Agent | None:
-    """Return the agent of the nearest span that names one, else of the baggage."""
+    """Return the agent of the nearest span that names one, else the agent in the baggage; None if neither names one."""
     context = otel_context.get_current()
     if not context:  # the program does not use OpenTelemetry itself
         return None

@@ -53,7 +53,7 @@ def wrap(target: Any, name: str, wrapper: Wrapper) -> None:
     """Wrap ``target``'s function of this dotted name.
 
     Raises:
-        AttributeError: there is none.
+        AttributeError: there is no such function.
     """
     owner, attribute, _ = wrapt.resolve_path(target, name)
     patch = _Patch(owner, attribute, wrapper)

@@ -1,9 +1,9 @@
-"""Work handed to a process or a pool of them keeps the scope of its caller, and is recorded by its settings.
+"""Work handed to a process or a process pool keeps the scope of its caller, and is recorded with the caller's settings.
 
 A forked process starts with the context of its parent. That is right for a process of the user's own, and wrong for a
-pool's worker, which runs work from any caller: it starts in no scope, and the work brings its own along. A process that
-was not forked has no scope, and knows nothing of its parent's ``lt.init``, which stands behind
-``if __name__ == "__main__"``: the work brings that along, too, and starts the client there.
+pool's worker, which runs work from any caller: the worker starts in no scope, and the work brings its own along. A
+process that was not forked has no scope, and knows nothing of its parent's ``lt.init``, which stands behind
+``if __name__ == "__main__"``: the work brings the settings along, too, and starts the client in that process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _start(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kw
 
 
 def _run_inside(process: Any) -> _Inside | None:
-    """Return what a process runs instead of its own ``run``; None where that needs nothing to be brought along."""
+    """Return what a process runs instead of its own ``run``; None if neither scope nor settings need to be passed."""
     if "run" in vars(process) or _start_method(process) not in _NOT_FORKED:
         return None
     target = getattr(process, "_target", None)
@@ -73,18 +73,19 @@ def _start_method(process: Any) -> str | None:
 
 
 def _scope_there() -> Scope | None:
-    """Return the scope of the work; an empty one, too, where the client's settings are to be brought along."""
+    """Return the scope to pass with the work; even an empty one if a client runs, because its settings go along."""
     return for_another_thread() if running() is None else capture_scope()
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What this process's client was told. It goes to the workers by their pool's own pipe, with the token."""
+    """The settings of this process's client. They go to the workers through their pool's own pipe, with the token."""
 
     settings: Settings
-    """Without the rules for redaction."""
+    """The settings without the rules for redaction."""
     rules: bytes | None
-    """Pickled on their own: neither here nor there may a rule that cannot be stop the work. None: it cannot."""
+    """The rules, pickled separately, so that a rule that cannot be pickled, or unpickled there, does not stop the work;
+    None if one cannot be pickled."""
 
     @classmethod
     def by(cls, settings: Settings) -> _Told:
@@ -119,7 +120,7 @@ class _Inside:
     def __init__(self, scope: Scope, function: Callable[..., Any]) -> None:
         from opentelemetry.trace import NonRecordingSpan
 
-        # Of a span, another process needs the ids alone.
+        # Another process needs only the ids of a span.
         span = None if scope.span is None else NonRecordingSpan(scope.span.get_span_context())
         self._scope = replace(scope, span=span)
         self._function = function

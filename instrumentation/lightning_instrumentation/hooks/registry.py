@@ -1,6 +1,6 @@
 """The import hooks: which module gets which hook, at the module's first import and never before.
 
-The only place that knows the names of adapters; each is imported only when its framework is.
+This is the only place that knows the names of adapters; each is imported only when its framework is.
 """
 
 import sys
@@ -64,7 +64,7 @@ def install_hooks(*, again: bool = True) -> None:
     """Hook modules that are already imported at once, others at their import.
 
     Args:
-        again: whether to do so after ``remove_hooks``, too.
+        again: whether to install them even after ``remove_hooks``.
     """
     global _active, _removed, _waiting
     if _active or (_removed and not again):
@@ -87,7 +87,7 @@ def is_active() -> bool:
 
 
 def remove_hooks() -> None:
-    """Restore what was wrapped. Listeners registered with frameworks stay: without calls they change nothing."""
+    """Restore the wrapped functions. Listeners registered with frameworks stay: without calls they change nothing."""
     global _active, _removed
     _active, _removed = False, True
     patching.restore_originals()

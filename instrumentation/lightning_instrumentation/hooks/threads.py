@@ -1,8 +1,8 @@
 """Work handed to another thread keeps the scope of the code that handed it over.
 
-``threading.Thread``, ``ThreadPoolExecutor`` and multiprocessing's ``ThreadPool`` start with an empty context, or, by
-``sys.flags.thread_inherit_context`` (the default of free-threaded builds), with that of their starter. Only our own
-scope is carried over, never the user's context variables: their program would otherwise behave differently with us
+``threading.Thread``, ``ThreadPoolExecutor`` and multiprocessing's ``ThreadPool`` start with an empty context or, if
+``sys.flags.thread_inherit_context`` is set (the default of free-threaded builds), with that of their starter. Only our
+own scope is carried over, never the user's context variables: otherwise their program would behave differently with us
 than without.
 """
 
@@ -20,9 +20,9 @@ from lightning_instrumentation.scope import Scope, for_another_thread, use_scope
 _POOLS = ("concurrent.futures.thread", "concurrent.futures.process", "multiprocessing.pool")
 """The modules of functions that a pool's threads and processes run."""
 _PICKLES = "concurrent.futures.interpreter"
-"""Of the executor (from Python 3.14 on) whose threads are interpreters of their own: its work is pickled for them."""
+"""The module of the executor (from Python 3.14 on) whose threads are interpreters of their own: its work is pickled."""
 METHODS_OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
-"""Of multiprocessing's pools; the other methods call these."""
+"""The methods of multiprocessing's pools that take work; all others call these."""
 
 
 def wrap_executor(module: Any) -> None:
@@ -51,8 +51,8 @@ def wrap_thread(module: Any) -> None:
 def handing_over(
     inside: Callable[[Scope, Any], Callable[..., Any]], scope_there: Callable[[], Scope | None] = for_another_thread
 ) -> patching.Wrapper:
-    """Return the wrapper of a method that takes work: its function, the first argument or ``func``, runs in the scope
-    of its caller.
+    """Return the wrapper of a method that takes work: the function in its first argument or ``func`` then runs in the
+    scope of the caller.
 
     Args:
         inside: returns a function that runs in a scope.
@@ -84,7 +84,7 @@ def _start(
     wrapped: Callable[..., Any], instance: threading.Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     if serves_everyone(instance):
-        with use_scope(Scope()):  # it starts with a copy of its starter's context where Python is told so, as in 3.14t
+        with use_scope(Scope()):  # or it would start with its starter's context if Python is set so, as in 3.14t
             return wrapped(*args, **kwargs)
     scope = guarded("thread", for_another_thread)
     if scope is not None:
@@ -93,8 +93,8 @@ def _start(
 
 
 def serves_everyone(worker: Any) -> bool:
-    """Whether a thread or process is a pool's worker or manager, which runs work from any caller: the scope of its
-    start is irrelevant."""
+    """Whether a thread or process is a pool's worker or manager. These run work from any caller, so the scope in which
+    they start is irrelevant."""
     target = getattr(worker, "_target", None)
     return getattr(target, "__module__", None) in _POOLS or type(worker).__module__ in _POOLS
 
@@ -110,5 +110,5 @@ def _run_inside(thread: threading.Thread, scope: Scope) -> Callable[[], None]:
         with use_scope(scope):
             run()
 
-    # A method, as what a class has: others that wrap it as well (Sentry) call its function with the thread.
+    # A bound method, like the original: other libraries that wrap ``run`` (Sentry) call its function with the thread.
     return MethodType(run_inside, thread)

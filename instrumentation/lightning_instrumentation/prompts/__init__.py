@@ -1,1 +1,1 @@
-"""``lt.prompt``: texts that have a name, and versions of which the daemon serves one."""
+"""``lt.prompt``: texts that have a name and versions, one of which the daemon serves."""

@@ -1,8 +1,8 @@
 """Versions of prompts that the daemon serves, as this process knows them: ``POST {endpoint}/lightning/prompts/{name}``.
 
-What is known is returned at once and asked for anew in a thread. What is not known yet, or was last asked for so long
-ago that another version may well be served, is waited for, and a daemon that hangs or is gone costs a program one
-second in all, until it answers again.
+A version that is known is returned at once, and asked for again in a thread. A program waits only for a version that is
+not known yet, or was last asked for so long ago that another may well be served by now. A daemon that hangs or is gone
+costs a program one second in total, until it answers again.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ _TIMEOUT_S = 5.0
 _EVERY_S = 5.0
 _AFTER_FAILURE_S = 30.0
 _OLD_S = 5.0
-"""What should have been asked for again this long ago is waited for: a program may use its prompt once an hour. With
-``_EVERY_S``, these are the ten seconds in which a program gets what is chosen."""
+"""A version that should have been asked for again this long ago is waited for: a program may use its prompt once an
+hour. Together with ``_EVERY_S``, this gives the ten seconds within which a program gets the version that is chosen."""
 _MOST = 256
-"""Defaults of one process."""
+"""Maximum number of defaults in one process."""
 _MOST_OF_NAME = 32
-"""Defaults of one name: more come from one that is put together anew for each call."""
+"""Maximum number of defaults with one name: if there are more, the text is put together for each call."""
 _LONGEST_ANSWER = 1 << 20
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a default."""
+    """What is known about a default."""
 
     version: PromptVersion | None = None
     ask_at: float = 0.0
     """When the daemon is asked again, by the monotonic clock; infinite while it is being asked."""
     asked: threading.Event = field(default_factory=threading.Event)
-    """Set once the daemon has answered, or has not."""
+    """Set once the daemon has answered, or has failed to."""
     old: bool = False
-    """Whether the version is waited for although one is known."""
+    """Whether callers wait for the answer although a version is known."""
 
 
 class LivePrompts:
-    """One process's versions; thread-safe."""
+    """The versions that one process knows; thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], _Known] = {}
         self._lock = threading.Lock()
         self._left_s = _FIRST_S
-        """How much longer the process waits for a daemon that does not answer; all of it again once one has."""
+        """How much longer the process waits for a daemon that does not answer; reset once one has answered."""
 
     def version(self, access: Access, name: str, default: str, *, may_be_sent: bool) -> PromptVersion | None:
-        """Return what the daemon serves in place of a default; None if that is not known.
+        """Return the version that the daemon serves in place of a default; None if it is not known.
 
         Args:
-            may_be_sent: whether the default may leave the process; else only its digest does, and the daemon knows no
-                version of it but those that another process has made known.
+            may_be_sent: whether the default may leave the process; if not, only its digest does, and the daemon has
+                versions of it only if another process has made the default known.
         """
         key = (access.endpoint, name, default)
         with self._lock:
@@ -101,19 +101,19 @@ class LivePrompts:
             self._left_s = _FIRST_S
 
     def in_child(self) -> None:
-        """Forget, after a fork, that a thread asks: it does not exist in the child."""
+        """Forget, after a fork, the thread that was asking: it does not exist in the child."""
         self._lock = threading.Lock()
         self._left_s = _FIRST_S
         now = time.monotonic()
         for key, known in list(self._known.items()):
-            # It asks now, and waits only for what its parent would have waited for.
+            # The child asks at its next use, and waits only if its parent would have waited.
             self._known[key] = _Known(known.version, min(known.ask_at, now), threading.Event(), known.old)
 
 
 def _ask(access: Access, name: str, root: str, default: str | None, known: _Known) -> bool:
-    """Ask for the live version and note it; return whether something answered. What goes wrong is said once and leaves
-    what was known."""
-    import http.client  # by those alone who use prompts
+    """Ask for the live version and note it; return whether something answered. A failure is reported once, and keeps
+    the version that was known."""
+    import http.client  # only programs that use prompts need it
 
     again_s, answered = _AFTER_FAILURE_S, False
     try:
@@ -122,9 +122,9 @@ def _ask(access: Access, name: str, root: str, default: str | None, known: _Know
         if status == 200:
             known.version = read_version(answer)
             again_s = _EVERY_S
-        elif not (status == 404 and default is None and "error" in answer):  # nobody has made this default known
+        elif not (status == 404 and default is None and "error" in answer):  # no process has made this default known
             failures.note("prompt-refused", f"the daemon serves no version of {name!r}: {_said(answer, status)}")
-    except (OSError, http.client.HTTPException):  # the sender says that it cannot be reached
+    except (OSError, http.client.HTTPException):  # the sender reports that the daemon cannot be reached
         failures.count("prompt-unanswered")
     except Exception as error:
         failures.note("prompt", f"what answers for {name!r} is not a version of a prompt", error=error)

@@ -1,8 +1,9 @@
-"""``lt.prompt("clerk", "You are a clerk.")``: the version of a text that is served, which may be the default itself.
+"""``lt.prompt("clerk", "You are a clerk.")``: the served version of a text, which may be the default itself.
 
-What a search gives an attempt comes first, in this process (``serving_prompts``) or, for a program that it started, in
-the environment; then what the daemon serves. Which version a program got is recorded in a span of its own, once for
-each attempt: a program may have no other span that it could be an attribute of.
+A version that a prompt search gives an attempt comes first: in this process (``serving_prompts``) or, for a program
+that the search started, in the environment. Then comes the version that the daemon serves. Which version a program got
+is recorded in a span of its own, once for each attempt, because the program may have no other span that could have it
+as an attribute.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def prompt(name: str, default: str) -> str:
-    """Return the version of a prompt that is served; ``default`` where there is no other, and without a daemon.
+    """Return the text of the prompt's served version; ``default`` if there is no other version, or no daemon.
 
-    The first use of a text in a process, and one after a pause, waits for the daemon: milliseconds, and over all texts
-    for a second at most while none answers. Others return what is known, which is at most some seconds old.
-    Placeholders are filled in by the caller afterwards.
+    The first use of a text in a process, or its first use after a pause, waits for the daemon: milliseconds or, while
+    no daemon answers, at most a second in total over all texts. Any other use returns at once the version that is
+    known, which is at most some seconds old. Fill in placeholders afterwards, in the text that is returned.
 
     Args:
         name: 1 to 64 letters, digits, ``_``, ``.`` or ``-``, a letter or digit first.
-        default: the text in the code. Versions belong to it: a changed default has none at first.
+        default: the text in the code. Versions belong to this text: a changed default has none at first.
 
     Raises:
         TypeError: name or default is not a string.
-        ValueError: the name is not one.
+        ValueError: the name is not of the form above.
     """
     if not isinstance(name, str) or not isinstance(default, str):
         raise TypeError(
@@ -57,7 +58,7 @@ def prompt(name: str, default: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError if it cannot name a prompt."""
+    """Raise ValueError if ``name`` cannot name a prompt."""
     if _NAME.fullmatch(name) is None:
         raise ValueError(
             f"{name!r} cannot name a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
@@ -102,7 +103,7 @@ def _record(name: str, version: int) -> None:
 def _record_once(tracer: Tracer, attempt_id: str | None, name: str, version: int) -> None:
     """Write the span at the first call with these arguments: a program may ask for its prompt in a hot loop.
 
-    ``attempt_id`` is None outside of attempts: then it is once for each process.
+    ``attempt_id`` is None outside of attempts: the span is then written once for each process.
     """
     used = {semconv.PROMPT_NAME: name, semconv.PROMPT_VERSION: version}
     lifecycle.end(lifecycle.begin(tracer, f"prompt {name}", used))

@@ -28,7 +28,7 @@ def read_version(document: Any) -> PromptVersion:
     """Return the version in a JSON object with ``version`` and ``text``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not such an object.
     """
     number, text = (document.get(key) if isinstance(document, dict) else None for key in ("version", "text"))
     if type(number) is not int or number < 0 or not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
@@ -38,7 +38,7 @@ def read_version(document: Any) -> PromptVersion:
 
 @lru_cache(maxsize=4)
 def versions_of_environment(text: str) -> Mapping[str, PromptVersion]:
-    """Return the versions in the value of ``LIGHTNING_PROMPTS``; none, and a word about it once, if it is malformed."""
+    """Return the versions in the value of ``LIGHTNING_PROMPTS``; none if it is malformed, which is reported once."""
     if not text:
         return {}
     try:

@@ -17,14 +17,14 @@ _TOP = r"[^\W\d_]{2,24}+"
 _DOMAIN = rf"{_LABEL}(?:{_TOP}(?:(?![a-z\w.-])|(?=\.{_LOCAL}?@))|(?:{_LABEL}){{0,15}}{_TOP}(?![a-z\w-]))"
 _ADDRESS = rf"{_LOCAL}++@{_DOMAIN}"
 _CANDIDATE = re.compile(rf"@(?<={_LOCAL}@){_DOMAIN}")
-"""Most texts with an "@" contain none; the engine jumps from one "@" to the next."""
+"""Most texts with an "@" contain no address; the engine jumps from one "@" to the next."""
 _ADDRESSES = re.compile(rf"(?<!{_LOCAL}){_ADDRESS}(?:(?!{_LOCAL})|(?>{_ADDRESS})*+)")
-"""The engine tries every position: one inside a local part fails at once, so no local part is read again from its
-middle. Where a domain ends in the middle of a word (``a@b.com.c@d.org``), the next address begins there."""
+"""The engine tries every position. A position inside a local part fails at once, so no local part is read again from
+its middle. If a domain ends in the middle of a word (``a@b.com.c@d.org``), the next address begins there."""
 
 
 def may_contain(text: str) -> bool:
-    """False if there is certainly none; cheap."""
+    """Whether a text may contain an address; False if it certainly contains none. This check is cheap."""
     return "@" in text
 
 
@@ -33,5 +33,5 @@ def redact(text: str) -> str:
     first = _CANDIDATE.search(text)
     if first is None:
         return text
-    begin = text.rfind("@", 0, first.start()) + 1  # no local part extends across one
+    begin = text.rfind("@", 0, first.start()) + 1  # no local part extends across an "@"
     return text[:begin] + _ADDRESSES.sub(REPLACEMENT, text[begin:])

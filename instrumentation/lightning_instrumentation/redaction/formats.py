@@ -1,8 +1,8 @@
 """Finds secrets by their own format, in any context: keys with an issuer's prefix, web tokens, private keys.
 
 Issuers' formats come from the library redact-secret, which maintains them. It is slow on whole texts, so it gets only
-what can contain a key: runs of characters with a digit, and a little of what precedes them. Ours are those that it
-lacks, and those that are cut even if only half of the key is there.
+the parts that can contain a key: runs of characters with a digit, and a few characters before them. Our own formats are
+those that the library lacks, and those of which even half a key is cut out.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PATTERNS = (
     *(Pattern.of(f"{_BEGINNING}(?P<secret>{'|'.join(forms)})") for forms in (_CERTAIN, _PROBABLE)),
     Pattern.of(r"(?P<secret>-----BEGIN )"),
 )
-"""For the last one, a private key, the rest is read from its position."""
+"""The last one only finds the position of a private key, from which the rest of the key is read."""
 _PEM_BEGIN = re2.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re2.compile(rb"-----END [A-Z0-9 ]{0,48}-----")
 
@@ -80,7 +80,7 @@ _DIGIT = re.compile(rb"[0-9]")
 _BEFORE = 16
 """Characters before a run that may name it."""
 _LONGEST_RUN = 4096
-"""Longer ones are content, not an issuer's key."""
+"""Longer runs are content, not an issuer's key."""
 _BY_NAME = frozenset({"generic-token", "bearer-token", "connection-string"})
 """Detectors without a format of their own; ``named`` covers these."""
 _MOST_RUNS = 2500
@@ -125,7 +125,7 @@ def _private_keys(view: bytes) -> Iterator[Span]:
         if match.start() < end:
             continue
         ended = _PEM_END.search(view, match.end())
-        # If its end is not visible, all of the rest may be the key.
+        # If the key's end is missing, all of the rest may be the key.
         end = len(view) if ended is None else ended.end()
         yield match.start(), end
         if ended is None:
@@ -137,7 +137,7 @@ def _windows(view: bytes) -> Iterator[Span]:
     window: Span | None = None
     for match in islice(_RUN.finditer(view), _MOST_RUNS):
         start, end = match.span()
-        # Without a digit it is a name; of hexadecimal digits only, it is a key only by its name.
+        # A run without a digit is a name; a run of only hexadecimal digits is a key only if its name says so.
         if end - start > _LONGEST_RUN or view[end - 1] == 10 or not _may_be_a_key(view, start, end):
             continue
         start, end = max(0, start - _BEFORE), end + 1

@@ -9,7 +9,7 @@ REPLACEMENT = "[redacted key]"
 THE_REST = "[redacted: more candidates for keys than can be looked at]"
 _SOURCES = tuple(pattern.source for pattern in (*formats.PATTERNS, *named.PATTERNS))
 _OURS, _ANY = any_of(_SOURCES), any_of((formats.RUN, *_SOURCES))
-"""Most texts contain none of these, which one search shows."""
+"""Most texts contain none of these, and one search shows that."""
 _SHORTEST = 8
 """Shorter texts are not searched."""
 
@@ -41,7 +41,7 @@ def found_in(text: str) -> bool:
 
 
 def _find(text: str) -> tuple[list[tuple[int, int]], int]:
-    """Return the positions of secrets, in order, and up to where the text was searched."""
+    """Return the positions of secrets, in order, and the position up to which the text was searched."""
     found: list[tuple[int, int]] = []
     end = len(text)
     if end < _SHORTEST:

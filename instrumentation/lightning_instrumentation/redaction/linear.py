@@ -13,12 +13,12 @@ from typing import Any
 import re2
 
 MOST_CANDIDATES = 1500
-"""Per pattern and text: judging more would take longer than a text may."""
+"""Maximum per pattern and text: judging more candidates would take longer than a text may take."""
 _SECRET = "(?P<secret>"
 
 
 class TooManyCandidatesError(Exception):
-    """``at``: the text after this position was not searched."""
+    """There are too many candidates: the text after the position ``at`` was not searched."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)
@@ -27,7 +27,7 @@ class TooManyCandidatesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Written for both engines, with one group ``secret``."""
+    """A pattern compiled for both engines, with one group ``secret``."""
 
     source: str
     _search: Any

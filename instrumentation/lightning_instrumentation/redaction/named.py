@@ -28,7 +28,7 @@ _IS = r"\s{0,3}(?:=>|:=|=|:|>)\s{0,3}"
 """Between a name and its value."""
 _IN_LIST = r"(?:\[\s{0,40})?"
 _SLASH = r"\\*/"
-"""Some encoders of JSON escape it."""
+"""Some encoders of JSON escape the slash."""
 _SCHEME = r"(?:(?:basic|bearer|token|apikey|digest) {1,3})?"
 _TELLS_ABOUT = re.compile(
     r"(?:ids?|hash|public[\w-]*|sha\d*|digest|name|type|url|uri|path|file|count|limit|length|len|size|expir\w*|_at|version|kind|"
@@ -37,16 +37,16 @@ _TELLS_ABOUT = re.compile(
     r"[_-]?token)$",
     re.IGNORECASE,
 )
-"""A name with such an ending is for something else, or about a secret: ``next_token``, ``token_count``,
-``secret_name``."""
+"""A name with such an ending is that of something else, or of something about a secret: ``next_token``,
+``token_count``, ``secret_name``."""
 _COOKIES = re.compile(r"(?:jsessionid|phpsessid|asp\.net_sessionid|connect\.sid)$", re.IGNORECASE)
-"""Session cookies, whose names end as if they were about one."""
+"""Session cookies are secrets, although their names end like the names of something about a secret."""
 _NAME = re2.compile(f"(?i){_WORDS}")
 _NAME_READ = re.compile(f"(?i){_WORDS}[\\w.-]*".encode(), re.ASCII)
 _NAME_BEFORE = re.compile(rb"[\w.:-]*\Z")
 _LONGEST_NAME = 64
 _LONGEST_VALUE = 4096
-"""Bytes of a value in which another name and value is looked for."""
+"""How many bytes of a value are searched for another name with its value."""
 _STAND_INS = frozenset({"password1", "pass123", "pw", "****", "xxx"})
 _TEMPLATE = re.compile(r"[{}<>$\[\]]|%[(s]")
 
@@ -75,7 +75,7 @@ def _in_url(match: re.Match[bytes]) -> bool:
     password = match["secret"].decode()
     if _TEMPLATE.search(password) or password.lower() in _STAND_INS:
         return False
-    # A value here is a password in any case, unless it is a placeholder.
+    # A value in this place is always a password, unless it is a placeholder.
     return looks_random(password) or not (password.isalpha() and (password.islower() or password.isupper()))
 
 
@@ -85,7 +85,7 @@ def _bearer(match: re.Match[bytes]) -> bool:
 
 
 def _basic(match: re.Match[bytes]) -> bool:
-    """Return the password of basic credentials, ``user:password`` in base64."""
+    """Whether a match is basic credentials, ``user:password`` in base64."""
     given = match["secret"]
     try:
         return b":" in base64.b64decode(given + b"=" * (-len(given) % 4), validate=True)

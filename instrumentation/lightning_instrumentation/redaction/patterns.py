@@ -15,14 +15,14 @@ from lightning_instrumentation.errors import ConfigurationError
 
 _FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 _MOST_MEMORY = 32 << 20
-"""Bytes per pattern; beyond it RE2 gets slower."""
+"""Bytes per pattern; beyond this limit RE2 gets slower."""
 
 
 def replacing(pattern: re.Pattern[str] | str, replacement: str) -> Callable[[str], str]:
     """Return a function that replaces the pattern's matches.
 
     Raises:
-        ConfigurationError: RE2 cannot run it; the message says why.
+        ConfigurationError: RE2 cannot run the pattern; the message says why.
     """
     given, flags = (pattern, "") if isinstance(pattern, str) else (pattern.pattern, _flags(pattern))
     options = re2.Options()

@@ -13,7 +13,7 @@ _HEXADECIMAL = re.compile(r"(?=.*[a-f])(?=.*[0-9])[0-9a-f]{16,}|[0-9a-f]{8}(?:-[
 _JOINED = re.compile(r"[_\-./]")
 """Separators between the words of a name."""
 _MARK = re.compile(r"[0-9!%^*~@#$&+=?]")
-"""Rare in a name."""
+"""Characters that are rare in a name."""
 _LONGEST_READ = 256
 """Characters of a value that are enough to judge."""
 _SHORTEST, _LONG = 8, 20

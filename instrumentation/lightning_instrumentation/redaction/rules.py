@@ -1,7 +1,7 @@
 """The redaction rules, applied to a text or to the texts inside JSON.
 
 Rules are applied one after the other. If a rule raises or returns something other than text, ``RedactionError`` is
-raised: then nothing of the text may be recorded. The built-in rules and the user's patterns take time linear in the
+raised, and nothing of the text may be recorded. The built-in rules and the user's patterns take time linear in the
 length of the text; texts longer than ``LONGEST_FOR_FUNCTIONS`` are not passed to a user's function.
 """
 
@@ -48,7 +48,7 @@ class Rule:
 
 
 class Redactor:
-    """Rules in order; no rules are a valid redactor too."""
+    """Applies its rules in order; it may have none."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
@@ -58,7 +58,7 @@ class Redactor:
         """Return the recordable form of a text; if the text is JSON, each text in it is redacted, and it stays JSON.
 
         Args:
-            payload: arguments or a result: in their JSON every text is content, whatever its key.
+            payload: whether the text is arguments or a result: in their JSON, every text is content, whatever its key.
 
         Raises:
             RedactionError: a rule failed, or the text is too long for a user's function.
@@ -104,7 +104,7 @@ def redactor(rules: Iterable[RedactionRule]) -> Redactor:
     """Return the redactor with these rules and the one for keys, which only ``"none"`` switches off.
 
     Raises:
-        ConfigurationError: an invalid rule, with its value.
+        ConfigurationError: a rule is invalid; the message has its value.
     """
     wanted = list(rules)
     if "none" in [rule for rule in wanted if isinstance(rule, str)]:

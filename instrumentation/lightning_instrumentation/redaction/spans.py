@@ -40,7 +40,7 @@ class Editor:
                 span.status_message = ""
 
     def leaves(self, text: str) -> bool:
-        """Whether a text may be recorded, and is recorded as it is."""
+        """Whether a text may be recorded, and would be recorded unchanged."""
         try:
             return self._text(text) == text
         except _ForbiddenError:

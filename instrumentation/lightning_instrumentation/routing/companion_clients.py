@@ -1,8 +1,8 @@
 """Our own clients, one for each client object of the user's: they carry routed calls to the daemon's gateway.
 
-A separate client, instead of the user's with another URL, so that what theirs adds (keys, default headers, cookies,
-hooks, proxies, and credentials) cannot reach the daemon. It lives as long as the user's, so connections end when theirs
-do.
+They are separate clients, instead of the user's with another URL, so that whatever the user's client adds (keys,
+default headers, cookies, hooks, proxies, and credentials) cannot reach the daemon. Each lives as long as the user's
+client, so its connections end when those of the user's client do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def companion(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: 
     """Return our client, created at the first routed call; a client of one event loop serves only that loop.
 
     Args:
-        key: what ours depends on besides the user's client: the daemon and its token.
+        key: what our client depends on, in addition to the user's client: the daemon and its token.
     """
     place = (_running_loop() if is_async else None, key)
     with _lock:
@@ -39,7 +39,7 @@ def is_mocked(client: Any, url: Any) -> bool:
     """Whether a client of httpx or httpx2 gets its answers from a ``MockTransport``, as in a unit test of an agent.
 
     Args:
-        url: of the request, as text or as the library's own.
+        url: the request's URL, as text or in the library's own type.
     """
     library = sys.modules.get(type(getattr(client, "base_url", None)).__module__.partition(".")[0])
     mock = getattr(library, "MockTransport", None)
@@ -57,7 +57,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _forget_connections() -> None:
-    """In a forked child, drop the connections: they are the parent's."""
+    """Drop the connections in a forked child, because they are the parent's."""
     global _lock
     _lock = threading.Lock()
     _clients.clear()

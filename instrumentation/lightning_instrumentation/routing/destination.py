@@ -1,6 +1,6 @@
 """The destination of one model call: the gateway, if a policy claims its agent, else its original host.
 
-Decided once per call by the first hook that sees it, so that its retries go to the same place.
+The first hook that sees a call decides this once, so that the call's retries go to the same place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Destination:
     own_model: str
 
     def attributes(self) -> dict[str, Any]:
-        """Return span attributes about the route; of the URL without credentials and query."""
+        """Return span attributes about the route; the URL is without credentials and query."""
         return {
             semconv.ROUTE_POLICY: self.policy,
             semconv.ROUTE_FROM_URL: _plain(self.own_url),
@@ -44,7 +44,7 @@ class Destination:
 
 
 def claim_on(url: str) -> str | None:
-    """Return the policy that claims a call to ``url``, by its agent; None also if it goes to the daemon anyway."""
+    """Return the policy that claims the current agent's call to ``url``; None also if it goes to the daemon anyway."""
     started = runtime()
     if started is None or started.router.routes_nothing() or started.hosts.trust(url) is HostTrust.DAEMON:
         return None
@@ -53,7 +53,7 @@ def claim_on(url: str) -> str | None:
 
 
 def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
-    """Return where a call goes instead of to ``url``; None if it keeps its destination."""
+    """Return the gateway as a call's destination in place of ``url``; None if the call keeps its destination."""
     started, policy = runtime(), claim_on(url)
     if started is None or policy is None:
         return None
@@ -88,7 +88,8 @@ def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any])
         return None
     elsewhere = [key for key in _KEPT_ELSEWHERE if body.get(key)] if path == "/responses" else []
     if elsewhere[:1] == ["previous_response_id"] and started.router.has_answered(body["previous_response_id"]):
-        # It is nowhere else: the gateway says that it keeps no conversations, the caller's host only that it has none.
+        # The caller's host does not have that response, and would only say so; the gateway's refusal says why: it keeps
+        # no conversations.
         elsewhere = elsewhere[1:]
     if elsewhere:
         failures.note(

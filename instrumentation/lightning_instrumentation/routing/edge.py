@@ -1,7 +1,7 @@
 """The edge between a library and us: how a hook waits for the daemon before a call, and how it refuses one.
 
-What the caller notices there is what their library might do by itself: a wait within their own timeout, which stops no
-event loop, and the library's own connection error.
+The caller notices nothing there that their library might not do by itself: a wait within their own timeout, which
+blocks no event loop, and the library's own connection error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Edge:
     """Surrounds a hook's own work before a call is sent: ``with``, or ``async with`` in a coroutine.
 
     Args:
-        url: where the caller sends it; an object whose ``str`` is the URL.
-        timeout: the caller's limits, as their library writes them.
-        refused: makes the library's connection error of a sentence.
+        url: where the caller sends the call; an object whose ``str`` is the URL.
+        timeout: the caller's time limits, in the form of their library.
+        refused: returns the library's connection error with a sentence as its message.
     """
 
     __slots__ = ("_before", "_refused", "_timeout", "url")
@@ -53,7 +53,7 @@ class Edge:
     async def __aenter__(self) -> None:
         patience = AT_ONCE
         started = runtime()
-        # The request of a call that an outer hook has begun needs nothing more.
+        # If an outer hook has begun the call, that hook has already waited.
         if started is not None and current_call() is None:
             try:
                 patience = await _met(started, str(self.url), shortest(self._timeout))
@@ -68,7 +68,7 @@ class Edge:
 
 
 async def _met(started: Runtime, url: str, limit_s: float) -> Patience:
-    """Wait, off the event loop, for what a call needs of the daemon, and return how that ended."""
+    """Wait, off the event loop, for what a call needs from the daemon (selection and proof); return the outcome."""
     router = started.router
     most = BUSY_S
     if started.hosts.trust(url) is not HostTrust.DAEMON:

@@ -1,4 +1,4 @@
-"""Route, fall back, answer: what a hook does with one request of its library, for every library and written once."""
+"""Route, fall back, answer: what a hook does with one request of its library, written once for every library."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lightning_instrumentation.routing.edge import Edge
 
 
 class Exchange(ABC):
-    """One request of a client library and its answer; each library's hook says here how that library does it."""
+    """One request of a client library and its answer; a subclass for each library says how to do each step."""
 
     __slots__ = ("routed",)
 
     layer: ClassVar[str]
-    """Under ``<layer>-request`` and ``<layer>-response``, what goes wrong in a hook is counted."""
+    """Failures in a hook are counted under ``<layer>-request`` and ``<layer>-response``."""
 
     routed: bool
-    """Whether the next ``send`` goes to the gateway. ``begin`` sets it, and a fallback takes it back."""
+    """Whether the next ``send`` goes to the gateway. ``begin`` sets this, and a fallback resets it."""
 
     @abstractmethod
     def edge(self) -> Edge | None:
@@ -27,19 +27,19 @@ class Exchange(ABC):
 
     @abstractmethod
     def begin(self) -> bool:
-        """Begin the call, with its span; False if nothing is recorded of this request, which is sent as it is."""
+        """Begin the call, with its span; return False if the request is not recorded, and is sent unchanged."""
 
     @abstractmethod
     def send(self) -> Any:
-        """Send the begun call to where it goes now. Here and below: an asynchronous library returns an awaitable."""
+        """Send the begun call to its destination. Here and below, an asynchronous library returns an awaitable."""
 
     @abstractmethod
     def send_unchanged(self) -> Any:
-        """Send the caller's request as it is."""
+        """Send the caller's request unchanged."""
 
     @abstractmethod
     def sending(self) -> AbstractContextManager[Any]:
-        """Return what surrounds ``send``, in which the hooks of other libraries know the request as this one's."""
+        """Return a context manager for ``send``, in which other libraries' hooks know that the request is this one."""
 
     @abstractmethod
     def may_fall_back(self, error: BaseException) -> bool:
@@ -48,7 +48,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def fall_back(self, error: BaseException) -> None:
-        """Make the next ``send`` go to the caller's own host; if that fails, with nothing added."""
+        """Make the next ``send`` go to the caller's own host, with nothing added if preparing it fails."""
 
     @abstractmethod
     def failed(self, error: BaseException) -> None:
@@ -59,7 +59,7 @@ class Exchange(ABC):
         """Read the answer, or watch it being read, and end the call."""
 
     def goes_on(self, error: BaseException) -> bool:
-        """Whether the call is to be sent once more; if not, it has ended with the error."""
+        """Whether the call must be sent once more, now to the caller's own host; if not, end it with the error."""
         if self.routed and self.may_fall_back(error):
             self.routed = False
             self.fall_back(error)
@@ -72,7 +72,7 @@ def exchange(request: Exchange) -> Any:
     """Send a request, and return its answer.
 
     Raises:
-        BaseException: what the library raises, and its connection error for a call that must not be sent anywhere.
+        BaseException: whatever the library raises; its connection error for a call that must not be sent anywhere.
     """
     edge = guarded(f"{request.layer}-request", request.edge)
     if edge is None:

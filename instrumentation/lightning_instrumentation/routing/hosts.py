@@ -36,7 +36,7 @@ def canonical_host(host: str) -> str:
 
 
 def on_this_machine(url: str) -> bool:
-    """Whether a URL is on loopback, where the environment's proxy does not lead; raises ValueError if it is invalid."""
+    """Whether a URL is on loopback, which the environment's proxy cannot reach; raises ValueError if it is invalid."""
     return canonical_host(urlsplit(url).hostname or "") == LOOPBACK
 
 
@@ -70,14 +70,14 @@ class Hosts:
     """The trusted hosts; each entry is ``host`` (any port), ``host:port``, or a URL.
 
     Raises:
-        ConfigurationError: an entry that is none of these.
+        ConfigurationError: an entry is none of these.
     """
 
     def __init__(self, endpoint: str, trusted: Iterable[str] = ()) -> None:
         parts = urlsplit(endpoint)
         self._daemon = _place(parts)
         self._below = parts.path.rstrip("/")
-        """The daemon's path at a proxy, which may serve others besides it."""
+        """The daemon's path at a proxy, which may serve other programs, too."""
         self._trusted: set[tuple[str, int | None]] = set()
         for entry in trusted:
             try:
@@ -109,16 +109,16 @@ def _bracketed(entry: str) -> str:
 # Source: W3C Trace Context (``traceparent``) and W3C Baggage; values are percent-encoded, so any id survives.
 
 OURS = "x-lightning-"
-"""Prefix of the headers that repeat both to the daemon: an instrumentation of HTTP clients below our hooks, such as
-OpenTelemetry's, replaces the others."""
+"""Prefix of the headers that repeat both to the daemon, because an instrumentation of HTTP clients below our hooks,
+such as OpenTelemetry's, replaces the originals."""
 CAPTURE_CONTENT = f"{OURS}capture-content"
-"""A header of the daemon's alone: ``0`` from a caller that records no texts, whose calls the gateway records without
-them, too. Not in the baggage, which is ignored as a whole where it is too long."""
+"""A header for the daemon only. A caller that records no texts sends ``0``, and the gateway then records its calls
+without texts, too. It is not in the baggage, because baggage that is too long is ignored as a whole."""
 
 LONGEST_VALUE = 1024
 """Characters of a baggage value that the gateway keeps."""
 _LONGEST_BAGGAGE = 4096
-"""Bytes: what W3C's propagators read of one member, and half of what they read of a header before they ignore it."""
+"""In bytes: the most that W3C's propagators read of one member, and half of the most that they accept in a header."""
 
 _quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
 
@@ -158,12 +158,12 @@ def repeated(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def choosing(*, capture_content: bool) -> dict[str, str]:
-    """Return the header that tells the daemon to record no texts; none where it may."""
+    """Return the header that tells the daemon to record no texts; no header if it may record them."""
     return {} if capture_content else {CAPTURE_CONTENT: "0"}
 
 
 def added(headers: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
-    """Return what is added to a request: the headers that it lacks, and ours behind the user's where that is a list.
+    """Return the headers to add to a request: those that it lacks and, for baggage, the user's members before ours.
 
     Args:
         present: the request's own headers, by names in lower case.

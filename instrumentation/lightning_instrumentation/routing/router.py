@@ -21,7 +21,7 @@ from lightning_instrumentation.routing.selection import Selection, SelectionErro
 REFRESH_S = 5.0
 """A selection older than this is refetched in the background by the next call."""
 FIRST_WAIT_S = 0.25
-"""For a daemon that may not be there."""
+"""How long the first query waits for a daemon that may not exist."""
 _TRUST_S = 30.0
 """How long a selection remains valid while the daemon is up but too busy (or broken) to repeat it."""
 _MOST_REMEMBERED = 4096
@@ -30,14 +30,14 @@ _MOST_ANSWERS = 4096
 
 class GatewayUnprovenError(BaseException):
     """A claimed call must not be sent anywhere. Not an ``Exception``, so that the guards that protect the agent from us
-    do not swallow it; its caller gets their library's own error (``routing.edge``)."""
+    do not swallow it; the caller gets their library's own error (``routing.edge``)."""
 
 
 class Router:
     """Caches the selection of one daemon; thread-safe.
 
     Args:
-        access: to the daemon.
+        access: the access to the daemon.
         enabled: False routes nothing and contacts no daemon.
         fallback: whether a claimed call may go to the user's own URL while the daemon is down. If not, the last known
             selection stays in force, and claimed calls fail rather than go elsewhere.
@@ -58,7 +58,8 @@ class Router:
         self._untold: tuple[str, str, Exception] | None = None
         self._said: set[str] = set()
         self._answers: dict[str, None] = {}
-        """Ids of the newest responses that the gateway gave, and those before: two, because nothing needs a lock so."""
+        """Ids of the newest responses that the gateway gave; ``_older_answers`` has those before. With two mappings,
+        no lock is needed."""
         self._older_answers: dict[str, None] = {}
 
     def routes_nothing(self) -> bool:
@@ -107,7 +108,7 @@ class Router:
         return self._answered.is_set()
 
     def is_late(self) -> bool:
-        """Whether a query has been made that the daemon has not answered yet: a policy may claim any call."""
+        """Whether a query has been made that the daemon has not answered yet, so that a policy may claim any call."""
         return self._first_asked is not None and not self._answered.is_set()
 
     @property
@@ -116,7 +117,7 @@ class Router:
         return self._selection.paths
 
     def answered(self, response_id: str) -> None:
-        """Remember a response as the gateway's; the newest thousands are."""
+        """Remember that the gateway gave a response; only the newest thousands are remembered."""
         if len(self._answers) >= _MOST_ANSWERS:
             self._older_answers, self._answers = self._answers, {}
         self._answers[response_id] = None
@@ -130,7 +131,7 @@ class Router:
         now = monotonic()
         if not self.enabled or now < self._fetch_at:
             return
-        if self._first_asked is None:  # before the mark of a fetch: threads that see the mark wait
+        if self._first_asked is None:  # before ``_fetch_at``: a thread that sees a fetch waits from this time on
             self._first_asked = now
         if not self._fetching.acquire(blocking=False):
             return
@@ -148,10 +149,10 @@ class Router:
         self.access.forget()
 
     def proven(self) -> bool:
-        """Whether a call may go to the gateway: what answers there has just proven that it is the daemon.
+        """Whether a call may go to the gateway, because what answers there has just proven that it is the daemon.
 
         Raises:
-            GatewayUnprovenError: it has not, and the call must not go elsewhere.
+            GatewayUnprovenError: there is no such proof, and the call must not go elsewhere.
         """
         try:
             self.access.opened()

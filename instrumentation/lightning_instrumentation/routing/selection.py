@@ -54,9 +54,9 @@ def fetch_selection(access: Access) -> Selection:
     """Fetch the selection from the daemon.
 
     Raises:
-        OSError: nothing answers there, or it is not the daemon.
-        http.client.HTTPException: it does not speak HTTP.
-        SelectionError: its answer is not a selection.
+        OSError: nothing answers there, or something other than the daemon does.
+        http.client.HTTPException: what answers does not speak HTTP.
+        SelectionError: the answer is not a selection.
     """
     connection, token = access.open(_TIMEOUT_S)
     headers = {"Accept": "application/json", "User-Agent": "lightning-trainer", "Connection": "close"}

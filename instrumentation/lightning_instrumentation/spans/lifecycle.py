@@ -43,7 +43,7 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
 
 
 def _is_control_flow(error: BaseException) -> bool:
-    """Whether a framework's work was left on purpose and not by a failure."""
+    """Whether an exception leaves a framework's work on purpose, not because of a failure."""
     return any((kind.__module__, kind.__name__) in _CONTROL_FLOW for kind in type(error).__mro__)
 
 
@@ -62,7 +62,7 @@ def close(tracer: Tracer, span: SpanRecord, *, end_ns: int | None = None) -> Non
 
 
 def end_soon(span: Span | None) -> None:
-    """End a span, with the current time, where the garbage collector may be running."""
+    """End a span later, but with the current time: for code that the garbage collector may run."""
     if span is not None:
         defer(span.end, time.time_ns())
 

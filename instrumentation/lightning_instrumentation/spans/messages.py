@@ -1,7 +1,7 @@
 """Chat messages of the OpenAI wire format as ``gen_ai.input.messages`` and ``gen_ai.output.messages``.
 
-Each message is a role and a list of parts; a part of a kind that the conventions do not know is kept as it came, so
-that images and future kinds survive from span to sample. Source: OpenTelemetry GenAI semantic conventions.
+Each message is a role and a list of parts; a part of a kind that the conventions do not know is kept unchanged, so that
+images and future kinds survive from span to sample. Source: OpenTelemetry GenAI semantic conventions.
 """
 
 import json
@@ -32,7 +32,7 @@ def as_json(value: Any) -> str:
         pass
     try:
         return encodable(_encode(value))
-    except Exception:  # a key that JSON has no form for, something inside itself, an object that raises
+    except Exception:  # a key that JSON cannot express, an object that contains itself, or one that raises
         return encodable(_encode(plain_copy(value)))
 
 
@@ -58,15 +58,16 @@ def _plain(value: Any) -> Any:
 
 
 def own_method(value: Any, name: str) -> Callable[..., Any] | None:
-    """Return a method that a value's type has. A value that answers to any name, as a mock does, is left alone."""
+    """Return a method that a value's type has; None for a value that merely answers to any name, as a mock does."""
     method = getattr(type(value), name, None)
     return method if callable(method) else None
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a copy that JSON has a form for; never raises, and reads nothing that can be read only once.
+    """Return a copy that JSON can express; never raises, and reads nothing that can be read only once.
 
-    What is inside itself, deeper than 16 levels, or beyond the first 100,000 containers is named by its type.
+    An iterator, and an object that is inside itself, deeper than 16 levels, or beyond the first 100,000 containers, is
+    replaced by the name of its type.
     """
     return _Copying().of(value)
 
@@ -76,7 +77,7 @@ class _Copying:
 
     def __init__(self) -> None:
         self._above: list[int] = []
-        """The containers around the present one, by identity."""
+        """The containers around the current one, by identity."""
         self._left = _MOST_CONTAINERS
 
     def of(self, value: Any) -> Any:
@@ -147,7 +148,7 @@ def _message(message: Any) -> Any:
     content = read("content")
     if role is None:
         return message
-    if role in ("tool", "function"):  # the latter as it was before tools
+    if role in ("tool", "function"):  # ``function`` is the older form
         answered = read("tool_call_id") or read("name")
         return {
             "role": "tool",
@@ -213,7 +214,7 @@ def blob(mime_type: str, body: str) -> dict[str, Any]:
 
 
 _IMAGES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
-"""By their first characters in base64."""
+"""Types of images by their first characters in base64."""
 
 
 def image_blob(body: str) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def image_blob(body: str) -> dict[str, Any]:
 
 
 def tool_text(content: Any) -> Any:
-    """Return the text of a tool's result; several text parts are lines, as in the prompt that vLLM makes of them."""
+    """Return the text of a tool's result; several text parts become lines, as in the prompt that vLLM makes of them."""
     if isinstance(content, str) or content is None:
         return content or ""
     if not isinstance(content, Iterable):

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class ByIdentity(Generic[T, R]):
-    """Calls ``make`` once per object and caches up to ``most`` results; emptied when full."""
+    """Calls ``make`` once per object and caches up to ``most`` results; the cache is emptied when full."""
 
     def __init__(self, make: Callable[[T], R], *, most: int) -> None:
         self._make = make
@@ -139,8 +139,8 @@ def _attribute(tag: bytes, key: str, value: Any) -> bytes:
     return _field(tag, _field(b"\x0a", _text(key)) + _field(b"\x12", _any_value(value)))
 
 
-# Most attributes of a span are names and numbers that its neighbors have, too. Plain dicts, because an ``lru_cache``
-# costs three times as much. One per type, because 1 equals True; emptied when full.
+# Most attributes of a span are names and numbers that its neighbors have, too, so their encoding is cached: in plain
+# dicts, because an ``lru_cache`` costs three times as much; one per type, because 1 equals True; emptied when full.
 _MOST_REMEMBERED = 4096
 _known: dict[type, dict[tuple[str, Any], bytes]] = {str: {}, int: {}, bool: {}, tuple: {}}
 _known_texts, _known_numbers = _known[str], _known[int]

@@ -31,7 +31,7 @@ def _unpack(typecode: str, packed: bytes) -> array:
 
 
 def recorded_token_ids(token_ids: list[int]) -> bytes | str:
-    """Return ids in the form stored on a span: as text, which takes a fifth of the time; an empty list is empty bytes.
+    """Return ids in the form stored on a span: text, which takes a fifth of the time; empty bytes for an empty list.
 
     The daemon reports an id that is not an int32.
     """
@@ -59,7 +59,7 @@ class NumberText(str):
 
 
 def unpack_token_ids(packed: bytes | str) -> tuple[int, ...]:
-    """Unpack ids. Raises ValueError: the bytes are not int32 values, or the text is not a JSON array of them."""
+    """Unpack ids. Raises ValueError if the bytes are not int32 values, or the text is not a JSON array of them."""
     return _numbers("i", packed)
 
 
@@ -69,7 +69,7 @@ def pack_logprobs(logprobs: Iterable[float]) -> bytes:
 
 
 def unpack_logprobs(packed: bytes | str) -> tuple[float, ...]:
-    """Unpack logprobs. Raises ValueError: the bytes are not float32 values, or the text is not a JSON array of them."""
+    """Unpack logprobs. Raises ValueError if the bytes are not float32 values, or the text is no JSON array of them."""
     return _numbers("f", packed)
 
 

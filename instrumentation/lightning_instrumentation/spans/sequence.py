@@ -5,7 +5,7 @@ records at its end how many had started by then. So a reader of a span knows whi
 which ends last, covers its whole process. A forgotten numbering is restarted under another id, never continued, so
 earlier statements stay true.
 
-It also remembers which responses an attempt got in this process, for rewards that name one.
+This module also remembers which responses an attempt got in this process, for rewards that name one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sequences:
         self._of_attempt: OrderedDict[str, _Sequence] = OrderedDict()
 
     def take(self, attempt_id: str) -> tuple[str, int]:
-        """Return the numbering and number for a span that starts."""
+        """Return the numbering's id and the next number, for a span that starts."""
         with self._lock:
             sequence = self._of_attempt.get(attempt_id)
             if sequence is None:
@@ -53,7 +53,7 @@ class Sequences:
             return sequence.id, sequence.started
 
     def started(self, attempt_id: str) -> tuple[str, int] | None:
-        """Return the numbering and how many spans of it have started; None if none has."""
+        """Return the numbering's id and how many of its spans have started; None if none has."""
         with self._lock:
             sequence = self._of_attempt.get(attempt_id)
             return None if sequence is None else (sequence.id, sequence.started)
@@ -68,7 +68,7 @@ class Sequences:
                     del sequence.answers[next(iter(sequence.answers))]
 
     def has_answer(self, attempt_id: str, response_id: str) -> bool:
-        """Whether a call of the attempt got the response in this process, not too long ago."""
+        """Whether a call of the attempt got the response in this process, recently enough to be remembered."""
         with self._lock:
             sequence = self._of_attempt.get(attempt_id)
             return sequence is not None and response_id in sequence.answers

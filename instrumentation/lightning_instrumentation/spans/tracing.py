@@ -38,8 +38,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class OwnIdGenerator(IdGenerator):
-    """Our own random numbers, seeded by the operating system and independent of ``random.seed``. A fork makes a new
-    one."""
+    """Draws ids from our own random numbers, seeded by the operating system and independent of ``random.seed``. A fork
+    makes a new generator."""
 
     def __init__(self) -> None:
         self._bits = random.Random().getrandbits
@@ -55,7 +55,7 @@ class OwnIdGenerator(IdGenerator):
 
 
 class RecordsAll(Sampler):
-    """Records every span. Unlike the SDK's, it does not read the parent's trace state, which ours never have."""
+    """Records every span. Unlike the SDK's samplers, it does not read the parent's trace state: our spans have none."""
 
     def should_sample(
         self, parent_context: Any, trace_id: int, name: str, kind: Any = None, attributes: Any = None, *others: Any
@@ -69,11 +69,11 @@ class RecordsAll(Sampler):
 class Tracer:
     """Starts spans and passes each one, when it ends, to ``put`` as a serialized request of its own.
 
-    Bodies of several are plain concatenation. A fork makes a new tracer, with new random numbers.
+    Requests are combined by plain concatenation. A fork makes a new tracer, with new random numbers.
 
     Args:
-        put: receives an ended span.
-        started: called with each span that starts.
+        put: receives an ended span's request.
+        started: called for each span that starts, without arguments.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Tracer:
         """Start a span below the current one that is never exposed outside this client; ``close`` ends it.
 
         Args:
-            attributes: owned by the span from now on; without attempt and agent.
+            attributes: owned by the span from now on; they do not include attempt and agent.
             shared: see ``SpanRecord.shared``.
         """
         parent = current().span
@@ -185,7 +185,7 @@ class _Outbound(SpanProcessor):
 def identity_attributes() -> Mapping[str, str]:
     """Return attempt and agent of the current scope, or of incoming baggage if this process has no attempt.
 
-    The same object for the same identity.
+    The same identity gives the same object each time.
     """
     identity = current().identity
     incoming = () if identity is not None else _from_baggage()

@@ -23,7 +23,7 @@ from lightning_instrumentation.spans.packing import (
 
 TokenIds = list[int] | NumberText
 Logprobs = list[float] | NumberText
-"""Parsed, or as they came."""
+"""Parsed, or as the text that arrived."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Choice:
     refusal: list[str] = field(default_factory=list)
     tool_calls: dict[Any, ToolCall] = field(default_factory=dict)
     others: list[Mapping[str, Any]] = field(default_factory=list)
-    """Parts that the conventions do not know, as they came: what a tool of the provider's did, for example."""
+    """Parts that the conventions do not know, unchanged: what a tool of the provider's did, for example."""
     finish_reason: str | None = None
     token_ids: TokenIds = field(default_factory=list)
     logprobs: Logprobs = field(default_factory=list)
@@ -59,7 +59,7 @@ class Choice:
         self.token_ids = _joined(self.token_ids, ids, unpack_token_ids)
 
     def add_logprobs(self, logprobs: Logprobs) -> None:
-        """Append logprobs in nats, likewise."""
+        """Append logprobs, in nats; a single piece of JSON text stays unparsed."""
         self.logprobs = _joined(self.logprobs, logprobs, unpack_logprobs)
 
     def as_message(self) -> dict[str, Any]:
@@ -157,7 +157,8 @@ class Answer:
         return read
 
     def _known_input_tokens(self) -> int | None:
-        """Return the prompt's token count from the exact ids, if the caller did not request usage (in a stream)."""
+        """Return the prompt's token count; it is that of the exact ids if the answer tells no usage, as a stream whose
+        caller did not request it."""
         if self.input_tokens is None and self.prompt_ids is not None:
             return _count(self.prompt_ids)
         return self.input_tokens

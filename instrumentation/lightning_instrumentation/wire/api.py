@@ -30,11 +30,11 @@ class Api:
     """One wire format. Subclasses define the differences; by default nothing is requested and nothing hidden."""
 
     name: str
-    """As in ``lightning.api``."""
+    """The format's name in the attribute ``lightning.api``."""
     operation: str = semconv.CHAT
     provider: str = "openai"
     within: str = ""
-    """What the path contains besides its ending."""
+    """Text that the path must contain, in addition to its ending."""
     lines: bool = False
     """Whether a stream is lines of JSON."""
 
@@ -51,11 +51,11 @@ class Api:
         raise NotImplementedError
 
     def wanted(self, body: Json) -> Wanted:
-        """Return what to request additionally; whatever the caller set, stays."""
+        """Return what to request in addition; fields that the caller has set stay as they are."""
         return NOTHING
 
     def additions(self, wanted: Wanted) -> dict[str, Any]:
-        """Return the request fields that ask for it."""
+        """Return the request fields that ask for what is wanted."""
         return {}
 
     def input_messages(self, body: Json) -> list[Any]:
@@ -67,7 +67,7 @@ class Api:
         raise NotImplementedError
 
     def hide(self, part: dict[str, Any], asked: Wanted) -> bool:
-        """Remove from an answer or event what only we asked for; True if that changed it."""
+        """Remove from an answer or event what only we asked for; return whether that changed it."""
         return False
 
     def is_ours_alone(self, part: Json, asked: Wanted) -> bool:
@@ -76,7 +76,8 @@ class Api:
 
 
 def blank(thing: dict[str, Any], name: str) -> bool:
-    """Set a field to null if it is not: servers that know our fields send them as null unless asked."""
+    """Set a field to null; return whether that changed it. Servers that know our fields send them as null unless they
+    are asked for."""
     if thing.get(name) is None:
         return False
     thing[name] = None

@@ -67,7 +67,7 @@ def ending_of(path: str) -> str | None:
 
 
 def api_at(path: str) -> Api | None:
-    """Return the format that a path without query implies."""
+    """Return the format that a path without query implies; None if it implies none."""
     # The hot path for nearly every request of a program. The paths of model calls are few, and recur.
     return _api_at(path) if path.rstrip("/").endswith(_ENDINGS) else None
 

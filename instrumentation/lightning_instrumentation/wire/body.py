@@ -2,7 +2,7 @@
 
 If nothing was requested additionally, the bytes are passed on unchanged and at once. Otherwise, a stream is passed on
 event by event without the additions, and a whole answer when it is complete. If this code fails, the bytes are passed
-on as they came.
+on unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _read(call: ModelCall, data: bytes) -> tuple[bytes | None, Any]:
         _add(call, found.part)
         return found.text, found.document
     part = read_json(data)
-    if isinstance(part, list) and not asked:  # a Gemini stream that is not one of events
+    if isinstance(part, list) and not asked:  # a Gemini stream that is a JSON array instead of events
         for one in part:
             if isinstance(one, dict):
                 _add(call, one)
@@ -54,7 +54,7 @@ def _read(call: ModelCall, data: bytes) -> tuple[bytes | None, Any]:
 
 
 class Body:
-    """A streamed answer."""
+    """An answer that arrives in pieces."""
 
     def __init__(self, call: ModelCall, content_type: str, encoding: str | None) -> None:
         """``encoding``: the ``Content-Encoding`` of the bytes that will pass; None if they are decoded."""
@@ -64,7 +64,7 @@ class Body:
         self._size = 0
         self._first = True
         self._done = False
-        """Whether the stream's last event has passed; what may still come is only the end of the connection."""
+        """Whether the stream's last event has passed, so that only the connection's end may still come."""
         self._decode = decoder(encoding)
         self._reading = self._decode is not None
         self.rewrites = bool(call.asked) and self._decode is bytes and not call.api.lines
@@ -111,12 +111,12 @@ class Body:
         return b""
 
     def ended(self) -> None:
-        """End the call: the caller has all of it, or stops reading."""
+        """End the call, because the caller has the whole answer, or stops reading."""
         self._call.ended()
 
     def failed(self, error: BaseException) -> None:
-        """End the call with an error; a reader that was closed early has abandoned it instead, and one that fails after
-        the last event has all of it."""
+        """End the call with an error, except that a reader that was closed early has abandoned the answer, and one that
+        fails after the last event has the whole answer."""
         if isinstance(error, GeneratorExit):
             self._call.abandon()
         elif self._done:
@@ -125,7 +125,7 @@ class Body:
             self._call.failed(error)
 
     def abandon(self) -> None:
-        """End the call: the caller has closed or dropped the answer, whether or not it was read to its end."""
+        """End the call, because the caller has closed or dropped the answer, whether or not it was read to its end."""
         self._call.abandon()
 
     def _watch(self, data: bytes) -> None:
@@ -181,7 +181,7 @@ class Body:
         done = data.startswith(_DONE)
         if done and not self._done:
             self._done = True
-            # OpenAI's client closes the answer here, and what is closed is only noted until the next span begins.
+            # OpenAI's client closes the answer here, and the end of a closed answer waits until the next span begins.
             self._call.ended()
         return done
 
@@ -217,7 +217,7 @@ def _add(call: ModelCall, part: dict[str, Any]) -> None:
     try:
         call.answer.add(part)
     except Exception as error:
-        # What could not be parsed must be cleaned all the same.
+        # An answer that could not be read must still be cleaned.
         failures.note("chat-response", "lightning could not read an answer; the agent goes on", error=error)
 
 

@@ -60,7 +60,7 @@ class ModelCall:
         self.api = api
         self.extras = extras
         self.asked = extras.asked
-        """What the answer contains additionally, which the caller must not see."""
+        """What the answer contains in addition, because we asked for it; the caller must not see it."""
         self.limit_bytes = limit_bytes
         """Longest answer that is read."""
         self.answer = api.answer()
@@ -83,13 +83,13 @@ class ModelCall:
         self._end(None)
 
     def failed(self, error: BaseException) -> None:
-        """End the call with what was raised."""
+        """End the call with the error that was raised."""
         # A generator that is closed has not failed: its reader stopped early.
         self._end(None if isinstance(error, GeneratorExit) else error)
 
     def abandon(self) -> None:
-        """End the call when the answer is closed or dropped, possibly by the garbage collector, so without waiting for
-        a lock."""
+        """End the call, because its answer was closed or dropped. The garbage collector may have done that, so this
+        waits for no lock."""
         if self._open:
             defer(self._end_at, time.time_ns())
 
@@ -106,15 +106,15 @@ class ModelCall:
         self._attributes.update(attributes)
 
     def goes_to(self, extras: Extras, *, secret: str | None) -> None:
-        """Change the call's host; nothing was sent before."""
+        """Change the host of a call of which nothing was sent."""
         self.extras, self.asked, self._secret, self.sent = extras, extras.asked, secret, 0
 
     def asks_nothing(self) -> None:
-        """The call was redirected to an untrusted host, so its answer contains nothing additional."""
+        """Note that the answer contains nothing in addition, as that of a call redirected to an untrusted host."""
         self.asked = NOTHING
 
     def refused(self, status: int) -> None:
-        """The server answered with an error, which the caller gets as an answer."""
+        """End the call, because the server answered with an error, which the caller gets as an answer."""
         if self._open:
             guarded("chat-response", lifecycle.mark_failed, self._open[0], str(status), f"HTTP status {status}")
             self._attributes[semconv.HTTP_STATUS] = status
@@ -159,7 +159,7 @@ def begin(
 
     OpenTelemetry's suppress key is ignored. Other instrumentations set it around the very calls that they record
     (Logfire's of the openai client does), to prevent a second recording below them, and exporters set it around their
-    own requests, which are not model calls. Ours are ``silence`` and the user's ``lt.uncaptured()``.
+    own requests, which are not model calls. We have ``silence`` instead, and the user has ``lt.uncaptured()``.
 
     Args:
         secret: removed from error messages.
@@ -207,8 +207,8 @@ def _note_late(started: Runtime, span: SpanRecord) -> None:
 
 
 def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mapping[str, Any]) -> Extras:
-    """Return what to request additionally from the host at ``url``, and the headers for it: nothing for an untrusted
-    one."""
+    """Return what to request in addition from the host at ``url``, and the headers for it: nothing for an untrusted
+    host."""
     trust = started.hosts.trust(url)
     if trust is HostTrust.UNTRUSTED:
         return _NO_EXTRAS
@@ -228,10 +228,10 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
 
 
 def _key(started: Runtime) -> dict[str, str]:
-    """Return the daemon's token for a client that was pointed at it with any key."""
+    """Return the header with the daemon's token, for a client that was pointed at the daemon with any key."""
     try:
         token = started.router.access.opened(BUSY_S)
-    except Exception:  # it is down, or another process: then the call may fail as it would without us
+    except Exception:  # the daemon is down, or another process answers: the call may fail as it would without us
         return {}
     return {} if token is None else {TOKEN_HEADER: token}
 
@@ -255,13 +255,13 @@ _current_call: ContextVar[Any] = ContextVar("lightning.carried_call", default=No
 
 
 def current_call() -> ModelCall | None:
-    """Return the call that an outer hook has begun and whose request is being sent."""
+    """Return the call that an outer hook has begun and whose request is being sent; None if there is none."""
     found = _current_call.get()
     return found if isinstance(found, ModelCall) else None
 
 
 def is_silent() -> bool:
-    """Whether the current request belongs to an outer hook, which sees it, or is to be left alone."""
+    """Whether the current request must be left alone: an outer hook records it, or the user has opted out."""
     return _current_call.get() is _SILENT or current().uncaptured
 
 
@@ -281,10 +281,10 @@ class _carrying:
 
 
 def carrying(call: ModelCall) -> Any:
-    """Inside the block, the next HTTP hook reads answers for ``call`` instead of beginning its own."""
+    """Return a context manager in which the next HTTP hook reads answers for ``call`` instead of beginning its own."""
     return _carrying(call)
 
 
 def silence() -> Any:
-    """Inside the block, inner HTTP hooks ignore requests."""
+    """Return a context manager in which inner HTTP hooks ignore requests."""
     return _carrying(_SILENT)

@@ -63,7 +63,7 @@ def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
         choice.reasoning.append(reasoning)
     if said.get("refusal"):
         choice.refusal.append(said["refusal"])
-    if isinstance(only := said.get("function_call"), dict):  # as it was before tools
+    if isinstance(only := said.get("function_call"), dict):  # the older form
         call = choice.tool_calls.setdefault(0, ToolCall())
         call.name += only.get("name") or ""
         call.arguments += only.get("arguments") or ""
@@ -88,7 +88,7 @@ def _add_parts(choice: Choice, content: Any) -> None:
 
 
 def _unnumbered(calls: dict[int, ToolCall], position: int, id: str | None) -> int:
-    """Return the place of a chunk's piece from a server that numbers no tool calls: a new id begins a new one."""
+    """Return the index of a tool call's piece in a chunk of a server that numbers no calls: a new id begins a call."""
     newest = max(calls, default=None)
     if newest is None:
         return position

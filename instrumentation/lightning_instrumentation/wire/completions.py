@@ -1,7 +1,7 @@
 """Text completions: ``/v1/completions``. Ids of prompt and sample are on the choices.
 
 A request with several prompts returns choices of several prompts, which one span cannot represent exactly: its ids are
-left out and counted. Source: OpenAI API reference (legacy completions), vLLM's OpenAI-compatible server.
+left out, which is counted. Source: OpenAI API reference (legacy completions), vLLM's OpenAI-compatible server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decodes an answer's bytes for our own use: ``Content-Encoding`` and JSON. The caller does so again."""
+"""Decodes an answer's bytes for our own use: ``Content-Encoding`` and JSON. The caller decodes them again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
 def read_json(data: bytes) -> Any:
-    """Like ``json.loads``, to the type and the last bit, in a third of its time.
+    """Parse JSON as ``json.loads`` does, with the same result to the type and the last bit, in a third of its time.
 
-    What orjson refuses (NaN, half of a surrogate pair, a number beyond a float, bytes that are not UTF-8) or would
+    Data that orjson refuses (NaN, half of a surrogate pair, a number beyond a float, bytes that are not UTF-8) or would
     round (an integer beyond 64 bits) is parsed by ``json``.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the data is not JSON.
     """
     if not _has_long_integer(data):
         try:
@@ -34,7 +34,7 @@ def read_json(data: bytes) -> Any:
 
 
 def _has_long_integer(data: bytes) -> bool:
-    """Whether there may be one; digits after a decimal point do not count."""
+    """Whether the data may contain an integer beyond 64 bits; digits after a decimal point do not count."""
     plain = data.translate(_DIGITS_AS_ZEROS)
     found = plain.find(_ZEROS)
     while found > 0 and plain[found - 1] == ord("."):
@@ -46,9 +46,9 @@ Decode = Callable[[bytes], bytes]
 
 
 def decoder(encoding: str | None) -> Decode | None:
-    """Return an incremental decoder, ``bytes`` if there is nothing to decode; None if this process has none.
+    """Return an incremental decoder, ``bytes`` if there is nothing to decode; None if this process has no decoder.
 
-    Decoders beyond the standard library are those that the HTTP client itself has loaded.
+    Decoders from outside the standard library are used only if the HTTP client itself has loaded them.
     """
     steps: list[Decode] = []
     for name in reversed((encoding or "").lower().split(",")):
@@ -85,7 +85,7 @@ def _decoder(name: str) -> Decode | None:
 
 
 def _deflate() -> Decode:
-    """With zlib's header, as RFC 9110 wants it, or without, as some servers send it."""
+    """Return a decoder for data with zlib's header, as RFC 9110 requires, or without it, as some servers send it."""
     begun = b""
     reader: Any = None
 
@@ -103,7 +103,7 @@ def _deflate() -> Decode:
 
 
 def _zstd() -> Decode | None:
-    """Read all frames: a server may end one with each piece that it sends."""
+    """Return a decoder that reads all frames: a server may end a frame with each piece that it sends."""
     new = _zstd_reader()
     if new is None:
         return None

@@ -1,9 +1,9 @@
-"""Cuts token ids and logprobs out of a whole answer, most of whose text they are.
+"""Cuts token ids and logprobs out of a whole answer; they are most of its text.
 
 Parsing all of it as JSON would cost more than recording the call. So the long values are located in the bytes and
 replaced by ``null``: the rest is what the caller gets. The numbers are not parsed here at all; their text goes on the
-span. The result is exact, or this is not used: an unescaped quote, a name, a quote, and a colon are a key wherever they
-occur in valid JSON, and there must be as many values as the rest has places for. Anything that looks different is left
+span. The result is exact, or there is none: an unescaped quote, a name, a quote, and a colon are a key wherever they
+occur in valid JSON, and there must be as many values as the rest has places for. An answer that looks different is left
 to the full parser.
 
 Source: vLLM's OpenAI-compatible server (``return_token_ids``); OpenAI API reference (``logprobs`` of a chat choice).
@@ -30,15 +30,15 @@ class FastExtract(NamedTuple):
     """An answer and the values cut out of it."""
 
     part: dict[str, Any]
-    """With ids and logprobs, as text."""
+    """The answer with ids and logprobs, as text."""
     document: dict[str, Any]
-    """With None in their places."""
+    """The answer with None in the places of ids and logprobs."""
     text: bytes
-    """The document's text, unchanged except for these."""
+    """The answer's text, unchanged except for ``null`` in these places."""
 
 
 def fast_extract(data: bytes) -> FastExtract | None:
-    """Return None for an answer of another form, which must be parsed as a whole."""
+    """Return an answer and the values cut out of it; None for one of another form, which must be parsed as a whole."""
     try:
         text, values = _cut(data)
         document = read_json(text)
@@ -49,7 +49,7 @@ def fast_extract(data: bytes) -> FastExtract | None:
 
 
 def _cut(data: bytes) -> tuple[bytes, dict[str, list[Any]]]:
-    """Cut the values out. Raises ValueError: a value has an unexpected form."""
+    """Cut the values out. Raises ValueError if a value has an unexpected form."""
     kept: list[bytes] = []
     values: dict[str, list[Any]] = {}
     copied = 0
@@ -67,15 +67,15 @@ def _cut(data: bytes) -> tuple[bytes, dict[str, list[Any]]]:
 
 
 def _value(name: str, data: bytes, start: int) -> tuple[int, Any]:
-    """Return a value and its end."""
+    """Return a value's end, and the value."""
     if data.startswith(b"null", start):
         return start + 4, None
     return _logprobs(data, start) if name == "logprobs" else _ids(data, start)
 
 
 def _ids(data: bytes, start: int) -> tuple[int, NumberText | list[int]]:
-    """Return ids and their end, the first bracket. In between are only digits, commas, and spaces, a digit first and
-    last."""
+    """Return the end of ids, which is the first closing bracket, and the ids. In between are only digits, commas, and
+    spaces, with a digit first and last."""
     end = data.find(b"]", start) + 1
     ids = data[start + 1 : end - 1]
     if not data.startswith(b"[", start) or end == 0 or ids.translate(None, _IN_IDS):
@@ -88,10 +88,10 @@ def _ids(data: bytes, start: int) -> tuple[int, NumberText | list[int]]:
 
 
 def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
-    """Return the logprobs of a chat choice without alternatives, which is what we ask for, and their end.
+    """Return the end of a chat choice's logprobs, and the logprobs, without alternatives, as we ask for them.
 
     They end with the first entry followed by a closing bracket. Everything in between belongs to them, because there is
-    no other content; that none of the numbers is an alternative's is certain if there are as many as sampled ids.
+    no other content. If there are as many numbers as sampled ids, none of them is an alternative's.
     """
     begun = _LOGPROBS.match(data, start)
     if begun is None:
@@ -114,7 +114,7 @@ def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
 
 
 def _with_values(document: Any, values: dict[str, list[Any]]) -> dict[str, Any] | None:
-    """Return the document with the values in their places, in the order of both; None if the numbers differ."""
+    """Return the document with the values in their places, both in order; None if there are not as many of each."""
     if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
         return None
     choices = [dict(choice) for choice in document["choices"] if isinstance(choice, dict)]

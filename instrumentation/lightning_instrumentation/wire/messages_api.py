@@ -44,7 +44,7 @@ class MessagesAnswer(Answer):
     def _stop(self, reason: Any) -> None:
         choice = self.choice(0)
         choice.finish_reason = reason
-        if reason == "pause_turn":  # a tool of Anthropic's goes on in the next call: this answer is not whole
+        if reason == "pause_turn":  # a tool of Anthropic's continues in the next call: this answer is incomplete
             choice.others.append({"type": reason})
 
     def _add_usage(self, usage: Json) -> None:
@@ -57,7 +57,7 @@ class MessagesAnswer(Answer):
 
 
 def _add_block(choice: Choice, index: int, block: Json, *, no_input: str = "") -> None:
-    """Add a block. ``no_input``: what an empty input means; in a stream its text is still to come."""
+    """Add a block. ``no_input``: the arguments for an empty input, which in a stream means that their text follows."""
     kind = block.get("type")
     if kind == "text":
         choice.content.append(block.get("text") or "")
@@ -68,7 +68,7 @@ def _add_block(choice: Choice, index: int, block: Json, *, no_input: str = "") -
         arguments = as_json(given) if given else no_input
         choice.tool_calls[index] = ToolCall(block.get("id"), block.get("name") or "", arguments)
     elif kind == "redacted_thinking" or (kind == "compaction" and not block.get("content")):
-        pass  # nothing that anyone could read, or not yet
+        pass  # nothing readable, or not yet
     else:  # what a tool of Anthropic's did
         choice.others.append(block)
 
@@ -104,7 +104,7 @@ class Messages(Api):
             said.append({"role": "system", "parts": content_parts(body["system"])})
         thread = body.get("thread")
         if isinstance(thread, dict) and thread.get("type") != "create":
-            # Only Anthropic has what was said before: no reader may take what follows for the whole prompt.
+            # Only Anthropic has the earlier messages: no reader may take those that follow for the whole prompt.
             said.append({"type": "thread", "thread": thread})
         for message in body["messages"]:
             said.extend(_split(message) if isinstance(message, dict) else [message])

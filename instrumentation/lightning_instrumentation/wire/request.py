@@ -54,7 +54,7 @@ def _shared(api: Api, captured_by: str, url: str, model: str) -> Mapping[str, An
 
 
 def place(api: Api, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's host and the model there."""
+    """Return the attributes of a call's host and the model there."""
     return _place(url, api.model(url, body))
 
 

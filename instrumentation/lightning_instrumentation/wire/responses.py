@@ -18,14 +18,14 @@ _ENDINGS = {"response.completed", "response.incomplete", "response.failed"}
 _FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _CALLS = ("function_call", "custom_tool_call")
 _READ = ("message", "reasoning", None)
-"""Items whose text has come in pieces before they are done, and none at all."""
+"""Types of items whose text has come in pieces before the item is done, and None for no item at all."""
 _RESULTS = ("function_call_output", "custom_tool_call_output")
 _KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt")
 """Fields of a request that stand for messages which only the server has."""
 
 
 class ResponsesAnswer(Answer):
-    """One choice: the items of the output are parts of one message."""
+    """An answer with one choice: the items of the output are parts of one message."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ _MOST_CHARACTERS = 1 << 16
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes for a body; numbers are read as servers read them, also from text. Values of a wrong type
-    are for the server to refuse, and left out."""
+    are left out: refusing them is the server's business."""
     read: dict[str, Any] = {}
     if _OTHERS.isdisjoint(body):
         return read
@@ -72,7 +72,7 @@ def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
         text = _text(body["logit_bias"])
         whole = len(text) <= _MOST_CHARACTERS
         read[semconv.REQUEST_LOGIT_BIAS] = text if whole else _counted(body["logit_bias"], "entries")
-    # Of these, 0 asks for something: no token of thinking.
+    # For these, even 0 asks for something: no token of thinking.
     if unknown := tuple(name for name in _UNKNOWN if body.get(name) or type(body.get(name)) is int):
         read[semconv.REQUEST_UNKNOWN] = unknown
     _add_form(read, body)
@@ -106,14 +106,14 @@ def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _add_tool_choice(read: dict[str, Any], choice: Any) -> None:
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
-    if kind in ("required", "any"):  # Anthropic's term
+    if kind in ("required", "any"):  # "any" is Anthropic's term
         read[semconv.REQUEST_TOOL_CHOICE] = "required"
     elif isinstance(choice, Mapping) and kind not in ("auto", "none"):
         read[semconv.REQUEST_TOOL_CHOICE] = "named"
 
 
 def _number(value: Any) -> float | None:
-    """Return the number that pydantic, by which vLLM reads its requests, makes of a value; None if it makes none."""
+    """Return the number that pydantic, with which vLLM reads requests, makes of a value; None if it makes none."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str):
@@ -131,7 +131,7 @@ def _written_number(text: str) -> float | None:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether an attribute can hold it: its integers have 64 bits."""
+    """Whether an attribute can hold a value: an attribute's integers have 64 bits."""
     return isinstance(value, float) or (type(value) is int and -(2**63) <= value < 2**63)
 
 

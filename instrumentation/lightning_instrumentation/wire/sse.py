@@ -14,7 +14,7 @@ _LONGEST_END = 4
 
 
 class EventSplitter:
-    """Server-sent events, byte for byte; the gateway reads the engine's answers with it too."""
+    """Splits server-sent events, byte for byte; the gateway reads the engine's answers with it too."""
 
     data_of: Callable[[bytes], bytes]
 
@@ -24,7 +24,7 @@ class EventSplitter:
 
     @property
     def waiting(self) -> int:
-        """Return the bytes of the incomplete event."""
+        """Return how many bytes of the incomplete event are held."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -70,7 +70,7 @@ def with_data(event: bytes, data: bytes) -> bytes:
 
 
 class LineSplitter(EventSplitter):
-    """Each line is an event and its data."""
+    """Splits lines: each is an event and its data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,11 +88,11 @@ class LineSplitter(EventSplitter):
 
 
 _PRELUDE, _CHECKSUM = 12, 4
-"""Bytes: total length, headers' length, and a checksum; and the checksum at the end."""
+"""In bytes: the prelude (total length, headers' length, and a checksum), and the checksum at the end."""
 
 
 class AmazonSplitter(EventSplitter):
-    """Each message is an event; its data is its payload."""
+    """Splits messages: each is an event, whose data is the payload."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Commands about what was recorded: who was seen, why it was trained or not, files and judgments of it."""
+"""Commands about what was recorded: which agents, why a rollout was trained or not, datasets, judgments."""
 
 import sys
 from pathlib import Path

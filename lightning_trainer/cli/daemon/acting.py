@@ -26,7 +26,7 @@ def pause(config_path: Path | None, policy: str | None, reason: str, *, endpoint
     """Pause a policy's training and say so.
 
     Args:
-        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
+        endpoint: URL of the daemon to ask; None: the configuration's daemon or, if it is stopped, its store.
 
     Raises:
         LightningError: there is no such policy, or the daemon or the store failed on it.
@@ -45,7 +45,7 @@ def pause(config_path: Path | None, policy: str | None, reason: str, *, endpoint
 
 
 def resume(config_path: Path | None, policy: str | None, *, endpoint: str | None = None) -> None:
-    """Let a policy's training go on and say so; arguments and errors as of ``pause``."""
+    """Let a policy's training continue and say so; arguments and errors as of ``pause``."""
     if endpoint is not None:
         _act_elsewhere(endpoint, config_path, policy, "resume", {})
         return
@@ -83,14 +83,14 @@ def label_rollout(
     by: str | None,
     endpoint: str | None = None,
 ) -> None:
-    """Store what a person says of a rollout and say so.
+    """Store a person's reward or note for a rollout and say so.
 
     Args:
-        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
+        endpoint: URL of the daemon to ask; None: the configuration's daemon or, if it is stopped, its store.
 
     Raises:
-        LightningError: there is no such rollout, there is nothing to say or several rewards and none named, or the
-            daemon or the store failed on it.
+        LightningError: there is no such rollout, neither a reward nor a note is given, there are several rewards and
+            none is named, or the daemon or the store failed on it.
     """
     body = {"reward": reward, "note": note, "attempt_id": attempt, "by": by or A_PERSON}
     body |= {} if name is None else {"name": name}
@@ -100,13 +100,13 @@ def label_rollout(
         said = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
         raise ConfigError(f"this is not a label: {said} (--reward, --note)") from None
     try:
-        in_range(given.reward or 0.0, "--reward")  # JSON, which the daemon is asked in, has no NaN
+        in_range(given.reward or 0.0, "--reward")  # the daemon is asked in JSON, which has no NaN
     except JsonBodyError as error:
         raise ConfigError(str(error)) from None
     path = f"/lightning/rollouts/{quote(rollout, safe='')}/labels"
     if endpoint is not None:
         url = checked_endpoint(endpoint)
-        # Without a name it is the daemon that knows which reward its policies are trained by.
+        # If no name is given, only the daemon knows which reward its policies are trained by.
         with named_client(url, config_path) as client:
             _say(ask(url, client, "POST", path, json=given.model_dump(exclude_unset=True))["said"])
         return

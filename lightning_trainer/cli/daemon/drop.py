@@ -31,13 +31,13 @@ def drop(
     reason: str,
     endpoint: str | None = None,
 ) -> None:
-    """Take it out of training and report what was removed.
+    """Take a rollout, a group or a recorded step out of training, and say what was removed.
 
     Args:
-        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
+        endpoint: URL of the daemon to ask; None: the configuration's daemon or, if it is stopped, its store.
 
     Raises:
-        LightningError: there is nothing of that name, it was trained already, or the daemon failed on it.
+        LightningError: nothing has that name, it was trained already, or the daemon failed on it.
     """
     asked = {"name": name, "kind": kind, "policy": policy, "reason": reason}
     if endpoint is not None:

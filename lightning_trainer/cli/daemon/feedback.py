@@ -1,4 +1,4 @@
-"""``lightning-trainer feedback`` and ``forget``: who says what and is believed how far, and taking it out again."""
+"""``lightning-trainer feedback`` and ``forget``: what each source said and how far it is believed; erasing it again."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ _REPORT, _FORGET = "/lightning/feedback", "/lightning/forget"
 
 
 def feedback(config_path: Path | None, *, as_json: bool, endpoint: str | None = None) -> None:
-    """Print what there is, from the store itself, with or without a daemon, or as a daemon elsewhere says.
+    """Print what feedback there is, from the store itself, with or without a daemon, or from a daemon elsewhere.
 
     Raises:
         LightningError: the configuration or the store cannot be read, or the daemon does not answer.
@@ -83,11 +83,11 @@ def forget(config_path: Path | None, *, endpoint: str | None = None, **named: st
     and say which versions were trained with it.
 
     Args:
-        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
-        named: ``source``, ``rollout``, ``task``, ``trace`` or ``response``, one of them.
+        endpoint: URL of the daemon to ask; None: the configuration's daemon or, if it is stopped, its store.
+        named: one of ``source``, ``rollout``, ``task``, ``trace`` and ``response``.
 
     Raises:
-        LightningError: nothing of that name is stored, or the daemon failed on it.
+        LightningError: nothing with that name is stored, or the daemon failed on it.
     """
     given = {kind: name for kind, name in named.items() if name is not None}
     if len(given) != 1:
@@ -128,7 +128,7 @@ def forget(config_path: Path | None, *, endpoint: str | None = None, **named: st
         _say(console, one["sentence"])
     if kind in ("rollout", "task") and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
-    if quoted_by := done.get("quoted_by"):  # an older daemon does not say, nor what is still there
+    if quoted_by := done.get("quoted_by"):  # an older daemon says neither this nor ``still_in``
         option = option_of(endpoint, config_path)
         _say(
             console,

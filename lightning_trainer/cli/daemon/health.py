@@ -1,4 +1,4 @@
-"""``lightning-trainer health``: what the check of a container or a person asks, with the daemon's address and token."""
+"""``lightning-trainer health``: the check for a container or a person, with the daemon's address and token."""
 
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,10 @@ from lightning_trainer.errors import LightningError
 
 
 def health(config_path: Path | None, *, ready: bool, timeout_s: float, endpoint: str | None = None) -> int:
-    """Print one line and return the exit status: 0 when the daemon answers (``ready``: and everything in it works).
+    """Print one line and return the exit status: 0 if the daemon answers and, with ``ready``, everything in it works.
 
     Args:
-        endpoint: of the daemon that is asked; None: the configuration's.
+        endpoint: URL of the daemon to ask; None: the configuration's daemon.
 
     Raises:
         ConfigError: the configuration cannot be read.
@@ -29,7 +29,7 @@ def health(config_path: Path | None, *, ready: bool, timeout_s: float, endpoint:
         config = load_usual_config(config_path)
         try:
             url = running_daemon(config)
-        except LightningError as error:  # nobody can tell
+        except LightningError as error:  # another user's folder: unknown whether one runs
             print(error)
             return 1
         if url is None:
@@ -42,7 +42,7 @@ def health(config_path: Path | None, *, ready: bool, timeout_s: float, endpoint:
     except httpx.HTTPError as error:
         print(f"the daemon at {url} did not answer ({type(error).__name__}: {error})")
         return 1
-    except LightningError as error:  # what answers there is another program, or hangs
+    except LightningError as error:  # another program answers there, or it hangs
         print(error)
         return 1
     print(answer.text)

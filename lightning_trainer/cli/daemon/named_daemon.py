@@ -1,5 +1,5 @@
-"""Which daemon a command asks where the environment names one: ``LIGHTNING_ENDPOINT`` is exported once for a shell, and
-what is written in the command itself counts for more.
+"""Which daemon a command asks if the environment names one: ``LIGHTNING_ENDPOINT`` is exported once for a shell, so
+what the command itself names takes precedence.
 """
 
 import os
@@ -19,14 +19,13 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def named_endpoint(context: typer.Context, endpoint: str | None, config_path: Path | None) -> str | None:
-    """Return the endpoint that a command names; None where the environment alone does, and the command names a
-    configuration."""
+    """Return the endpoint to ask; None if only the environment names one and the command names a configuration."""
     return None if config_path is not None and _is_of_environment(context) else endpoint
 
 
 def named_endpoint_or_store(context: typer.Context, endpoint: str | None, config_path: Path | None) -> str | None:
-    """As ``named_endpoint``, for a command that needs no daemon; None also where the environment's is the usual
-    configuration's own and is stopped, so that its store is used.
+    """Return ``named_endpoint`` for a command that needs no daemon; also None if the environment names the usual
+    configuration's own daemon and that is stopped, so that its store is used.
 
     Raises:
         ConfigurationError: the endpoint is not a URL.
@@ -39,7 +38,7 @@ def named_endpoint_or_store(context: typer.Context, endpoint: str | None, config
 
 
 def option_of(endpoint: str | None, config_path: Path | None) -> str:
-    """Return how a command that is told of names the daemon that this one asked; nothing where the environment does."""
+    """Return the options with which a suggested command asks the same daemon; empty if the environment names it."""
     config = "" if config_path is None else f" --config {shlex.quote(str(config_path))}"
     of_environment = not config and endpoint == os.environ.get("LIGHTNING_ENDPOINT")
     return config if endpoint is None or of_environment else f"{config} --endpoint {endpoint}"
@@ -51,7 +50,7 @@ def _is_of_environment(context: typer.Context) -> bool:
 
 
 def _is_stopped_here(endpoint: str) -> bool:
-    """Whether nobody listens where the daemon of the usual configuration would."""
+    """Whether the endpoint is where the usual configuration's daemon would listen, and nothing listens there."""
     host, port = _place(endpoint)
     try:
         socket.create_connection((host, port), _PATIENCE_S).close()

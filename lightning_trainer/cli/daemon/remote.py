@@ -1,4 +1,4 @@
-"""A daemon asked over HTTP by a command: with its token, and with its refusals as sentences."""
+"""How a command asks a daemon over HTTP: with the daemon's token, and with its refusals as sentences."""
 
 import os
 from pathlib import Path
@@ -14,13 +14,13 @@ from lightning_trainer.rollouts.daemon_client import refusal
 
 
 def named_client(url: str, config_path: Path | None, *, timeout_s: float = 60.0) -> httpx.Client:
-    """Return what asks the daemon at the URL that a command or the environment names, after it has proven itself.
+    """Return a client for the daemon at the URL that a command or the environment names, once it has proven itself.
 
-    Its token is that of ``LIGHTNING_TOKEN``, of the configuration if one is named, or the one that it has left for this
-    user's programs.
+    The token is that of ``LIGHTNING_TOKEN``, else that of the configuration if one is named, else the one that the
+    daemon has left for this user's programs.
 
     Raises:
-        LightningError: the configuration cannot be read, what answers there is not a daemon, or nobody answers.
+        LightningError: the configuration cannot be read, something other than a daemon answers there, or nothing does.
     """
     token = os.environ.get("LIGHTNING_TOKEN") or None
     if token is None and config_path is not None:
@@ -31,14 +31,14 @@ def named_client(url: str, config_path: Path | None, *, timeout_s: float = 60.0)
 def ask(
     url: str, client: httpx.Client, method: str, path: str, *, refused: type[LightningError] = StoreError, **sent: Any
 ) -> Any:
-    """Return the document that a daemon answers.
+    """Return the document that a daemon answers with.
 
     Args:
-        refused: what is raised where it answers that it will not.
+        refused: what is raised if the daemon refuses.
         sent: as of ``httpx.Client.request``.
 
     Raises:
-        LightningError: it refuses, or does not answer.
+        LightningError: the daemon refuses, or does not answer.
     """
     try:
         answer = client.request(method, path, **sent)
@@ -51,7 +51,7 @@ def ask(
 
 
 def policy_there(url: str, client: httpx.Client, name: str | None) -> str:
-    """Return the name of the policy that a command names; without a name, of the daemon's only one.
+    """Return the name of the policy that a command means: the given one, else the daemon's only one.
 
     Raises:
         LightningError: no name was given and there is none or several, or the daemon does not answer.

@@ -28,16 +28,16 @@ _WHEN = {
 def rollback(
     config_path: Path | None, policy_name: str | None, version_name: str, *, endpoint: str | None = None
 ) -> None:
-    """Go back and say what happened.
+    """Go back to an earlier version and say what happened.
 
     Args:
         config_path: of the configuration file; None: the usual one.
-        policy_name: needed where there are several policies and the version does not name one.
+        policy_name: needed if there are several policies and the version does not name one.
         version_name: ``12``, ``v12``, ``POLICY@v12`` or ``best``.
-        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
+        endpoint: URL of the daemon to ask; None: the configuration's daemon or, if it is stopped, its store.
 
     Raises:
-        LightningError: there is no such way back, or the daemon failed on it.
+        LightningError: there is no way back to that version, or the daemon failed on it.
     """
     if endpoint is not None:
         _act_elsewhere(endpoint, config_path, policy_name, version_name, "rollback")
@@ -91,7 +91,7 @@ def _act(client: httpx.Client, url: str, policy: str, version: int, action: str)
 
 def _ask(client: httpx.Client, url: str, policy: str, version: int, action: str) -> None:
     try:
-        # No limit: the present step ends first, and recorded steps may have to be repeated.
+        # No time limit: the current step ends first, and recorded steps may have to be repeated.
         answer = client.post(
             f"/lightning/policies/{quote(policy, safe='')}/{action}",
             json={"version": version},

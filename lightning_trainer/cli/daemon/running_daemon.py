@@ -1,4 +1,4 @@
-"""Where the daemon of a state folder is, for commands that ask it."""
+"""Finds the daemon of a state folder, for commands that ask it."""
 
 import http.client
 import ssl
@@ -22,23 +22,23 @@ from lightning_trainer.errors import ConfigError, LightningError, StoreError
 
 
 def running_daemon(config: Config) -> str | None:
-    """Return its URL, None where none runs; one that was killed left its announcement behind.
+    """Return the URL of a configuration's daemon; None if none runs, even if a killed one left its announcement behind.
 
     Raises:
-        StoreError: the state folder is another user's, so nobody can tell.
+        StoreError: the state folder is another user's, so it is unknown whether a daemon runs.
     """
     return announced_url(config.daemon.state_dir / "daemon.json")
 
 
 def visible_daemon(config: Config) -> str | None:
-    """As ``running_daemon``, and None in another user's folder: for whom the configured address serves as well."""
+    """Return ``running_daemon``, but None for another user's folder: callers then use the configured address."""
     with suppress(StoreError):
         return running_daemon(config)
     return None
 
 
 def url_for_others(config: Config) -> str:
-    """Return the URL that people and programs with clients of their own use, whether the daemon runs or not.
+    """Return the URL for people and for programs with clients of their own, whether the daemon runs or not.
 
     Raises:
         ConfigError: the environment names a host wrongly.
@@ -48,10 +48,10 @@ def url_for_others(config: Config) -> str:
 
 
 def daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx.Client:
-    """Return what asks it, after it has proven itself.
+    """Return a client for the daemon, once the daemon has proven itself.
 
     Raises:
-        LightningError: what answers there is not the daemon, or nobody answers.
+        LightningError: something other than the daemon answers there, or nothing does.
     """
     access = daemon_access(url, config)
     headers = _headers(access)
@@ -59,20 +59,20 @@ def daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx
 
 
 def async_daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx.AsyncClient:
-    """As ``daemon_client``."""
+    """Return an asynchronous client; otherwise as ``daemon_client``."""
     access = daemon_access(url, config)
     headers = _headers(access)
     return httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verified(access))
 
 
 def client_at(endpoint: str, token: str | None, *, timeout_s: float = 30.0) -> httpx.Client:
-    """Return what asks a daemon by its URL alone, wherever it is, after it has proven itself.
+    """Return a client for a daemon that only a URL names, wherever it is, once the daemon has proven itself.
 
     Args:
         token: the daemon's; None for the one that it has left for this user's programs.
 
     Raises:
-        LightningError: what answers there is not the daemon, or nobody answers.
+        LightningError: something other than the daemon answers there, or nothing does.
     """
     access = Access(endpoint, token, ca_file=ca_file_of_environment())
     headers = _headers(access, configured=False)
@@ -80,27 +80,28 @@ def client_at(endpoint: str, token: str | None, *, timeout_s: float = 30.0) -> h
 
 
 def daemon_access(url: str, config: Config) -> Access:
-    """Return the way to the daemon of a configuration: its token, and the certificate that it shows.
+    """Return the access to a configuration's daemon: its token, and the certificate that it shows.
 
     Raises:
-        ConfigError: what is kept is not a token, or it is in a variable that is not set here.
+        ConfigError: what is stored is not a token, or the token is in a variable that is not set here.
     """
     token = token_for_clients(config.daemon, url)
     if token is None and known_daemon(url) is None:
         token = config.daemon.given_token()
     certificate = _certificate(config, url)
-    # Its own certificate says more than an authority, which would look for this machine's address in it.
+    # Expecting its own certificate is stricter than an authority, with which the address here would have to be in it.
     ca_file = ca_file_of_environment() if certificate is None else None
     return Access(url, token or NO_TOKEN, ca_file=ca_file, certificate=certificate)
 
 
 def verified(access: Access) -> ssl.SSLContext | bool:
-    """Return what an HTTP client looks at the daemon's certificate with, once it was ``opened``."""
+    """Return what an HTTP client verifies the daemon's certificate with, once the access was ``opened``."""
     return False if access.verified_by is None else access.verified_by
 
 
 def _certificate(config: Config, url: str) -> str | None:
-    """What a daemon of this configuration shows, as far as it can be read here: a new one is shown after a minute."""
+    """Return the certificates that a daemon of this configuration may show, as far as they can be read here: it shows a
+    new one only after up to a minute."""
     known = known_daemon(url)
     found = "" if known is None else known.certificate or ""
     with suppress(OSError, ValueError):
@@ -109,20 +110,19 @@ def _certificate(config: Config, url: str) -> str | None:
 
 
 def _headers(access: Access, *, configured: bool = True) -> dict[str, str]:
-    """Return what opens the daemon, after it has proven itself.
+    """Return the headers that give access to the daemon, once it has proven itself.
 
     Args:
-        configured: its token is the configuration's, and no environment's.
+        configured: the token is the configuration's, not the environment's.
 
     Raises:
-        LightningError: what answers there is not the daemon, or nobody answers.
+        LightningError: something other than the daemon answers there, or nothing does.
     """
     try:
         return access.headers()
     except UnprovenDaemonError as error:
-        if (
-            error.other_token and configured
-        ):  # these commands read no LIGHTNING_TOKEN, which a program would have to set
+        if error.other_token and configured:
+            # The error advises to set LIGHTNING_TOKEN, which these commands do not read.
             raise LightningError(
                 f"the daemon at {access.endpoint} has another token than [daemon] of its configuration here: if that "
                 "was changed, restart the daemon, which has the one that it was started with"
@@ -137,10 +137,10 @@ def _headers(access: Access, *, configured: bool = True) -> dict[str, str]:
 
 
 def token(config_path: Path | None) -> None:
-    """Print it alone, so that ``$(lightning-trainer token)`` is the token; ``none`` for a daemon without one.
+    """Print the token alone, so that ``$(lightning-trainer token)`` is the token; ``none`` for a daemon without one.
 
     Raises:
-        ConfigError: the configuration cannot be read, or no daemon was started with it yet.
+        ConfigError: the configuration cannot be read, or no daemon has been started with it yet.
         StoreError: the state folder is another user's.
     """
     config = load_usual_config(config_path)

@@ -1,8 +1,8 @@
 """``lightning-trainer serve``: the daemon in the foreground; the first Ctrl-C stops it cleanly, the second at once.
 
-systemd, if it started us and asks for it, is told that we serve, what we are doing, and that we are alive. Source:
+If systemd started us and asks for it, we tell it that we serve, what we are doing, and that we are alive. Source:
 sd_notify(3) and sd_watchdog_enabled(3). A ``Type=notify`` unit counts as started when the daemon listens, however
-long that takes; with ``WatchdogSec=`` a daemon whose event loop stands still is ended and started again.
+long that takes; with ``WatchdogSec=`` a daemon whose event loop hangs is ended and started again.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ from lightning_trainer.errors import (
     UnusableStoreError,
 )
 
-# With what ``lightning-trainer serve`` ends, for whatever starts it again; the numbers are sysexits.h's.
+# Exit statuses of ``lightning-trainer serve``, for whatever starts it again; the numbers are sysexits.h's.
 #
-# 0 after SIGINT or SIGTERM, 130 after a second one. 78: what is configured cannot be run, and another start would end
-# in the same way. 75: something was not there (a port, the store, an engine), and may be at the next start. 1: a bug.
+# 0 after SIGINT or SIGTERM, 130 after a second one. 78: the configuration cannot be run, and another start would end in
+# the same way. 75: something was not available (a port, the store, an engine), but may be at the next start. 1: a bug.
 
 CONFIG = 78
 TEMPORARY = 75
@@ -56,21 +56,21 @@ def exit_status(error: LightningError) -> int:
 
 
 _OF_A_START = ("port", "memory", "shared memory")
-"""What ``doctor`` looks at that a daemon which runs has taken itself."""
+"""Checks of ``doctor`` that a running daemon skips, because it has taken these resources itself."""
 _SAME_KEYSTROKE_S = 1.0
-"""A shell, make or a time-out may pass one Ctrl-C on twice."""
+"""A shell, make or a time-out may pass on one Ctrl-C twice within this time."""
 
 
 def serve(config_path: Path | None, *, verbose: bool) -> None:
     """Run until SIGINT or SIGTERM.
 
     Args:
-        config_path: None: ``lightning.toml`` where it is there, else the defaults, with which it records.
+        config_path: None: ``lightning.toml`` if it exists, else the defaults, with which the daemon only records.
 
     Raises:
-        LightningError: it cannot start; the message is for the user.
+        LightningError: the daemon cannot start; the message is for the user.
     """
-    os.umask(0o077)  # prompts and answers are in the store, the logs and the weights' folders: the owner's alone
+    os.umask(0o077)  # only the owner may read the store, logs and weights' folders: prompts and answers are in them
     config = load_usual_config(config_path)
     console = ServeConsole(stderr=True)
     logging.basicConfig(
@@ -80,30 +80,30 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
     for noisy in ("httpx", "httpcore", "asyncio", "urllib3", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     settle_memory()
-    # An eighth less CPU a call of the gateway than on asyncio's own loop.
+    # A call of the gateway takes an eighth less CPU time than on asyncio's own loop.
     uvloop.run(_run(config, config_path, console))
 
 
 class ServeConsole(TerminalConsole):
-    """A console that may lose what it prints and never ends the daemon for it: a full disk, a reader that has gone."""
+    """A console that loses output rather than end the daemon, as when the disk is full or the reader is gone."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         with suppress(OSError):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
-        """Go on; rich would end the process."""
+        """Do nothing; rich would end the process."""
 
 
 class _Lines(logging.Formatter):
-    """A record on one line; further ones, as of a traceback, are indented, so that no text looks like a record."""
+    """Puts a record on one line; further lines, as of a traceback, are indented so that no text looks like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record)).replace("\n", "\n  ")
 
 
 def log_handler(console: Console) -> logging.Handler:
-    """Return what writes the log: for a terminal folded and in colors, for a journal or a file one record a line."""
+    """Return the log's handler: folded and in colors for a terminal, one record per line for a journal or a file."""
     if console.is_terminal:
         handler = RichHandler(console=console, show_path=False, rich_tracebacks=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
@@ -140,8 +140,8 @@ async def _run(config: Config, config_path: Path | None, console: Console) -> No
         await asyncio.gather(*watchers, return_exceptions=True)
     console.print("stopped")
     if daemon.url is None:
-        # A download or an upgrade of the store is in a thread that nothing ends, and Python would wait for it. Both are
-        # made to be killed: the next start takes them up.
+        # A download or an upgrade of the store is in a thread that nothing ends, and Python would wait for it. Both may
+        # be killed: the next start resumes them.
         os._exit(0)
 
 
@@ -152,7 +152,7 @@ _STARTING = "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=starting: the store is opened,
 
 
 async def keep_told(daemon: Daemon, environment: Mapping[str, str] = os.environ) -> None:
-    """Say so until cancelled; return at once where nobody asks."""
+    """Keep systemd informed about the daemon until canceled; return at once if it does not ask."""
     address = environment.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -176,7 +176,7 @@ async def keep_told(daemon: Daemon, environment: Mapping[str, str] = os.environ)
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:
-    """Return within what time it wants to hear from us."""
+    """Return the seconds within which systemd wants to hear from us; an hour if it does not ask."""
     asked_of = environment.get("WATCHDOG_PID", str(os.getpid()))
     micros = environment.get("WATCHDOG_USEC", "")
     return int(micros) / 1e6 if micros.isdecimal() and int(micros) > 0 and asked_of == str(os.getpid()) else 3600.0
@@ -191,4 +191,4 @@ def _say(channel: socket.socket, name: str, message: str) -> None:
     try:
         channel.sendto(message.encode(), name)
     except OSError:
-        return  # nobody listens, or not now: the next message says the same
+        return  # no one listens, or not now: the next message says the same

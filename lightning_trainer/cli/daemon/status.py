@@ -1,4 +1,4 @@
-"""``lightning-trainer status``: what the running daemon is doing, one block a policy."""
+"""``lightning-trainer status``: what the running daemon is doing, one block per policy."""
 
 import time
 from collections.abc import Callable
@@ -43,10 +43,10 @@ def status(
     watch_s: float | None,
     endpoint: str | None = None,
 ) -> None:
-    """Print it, once or again and again.
+    """Print what the daemon is doing, once or repeatedly.
 
     Args:
-        endpoint: of the daemon that is asked, for its own policies; None: the configuration's.
+        endpoint: URL of the daemon to ask about its own policies; None: the configuration's daemon.
 
     Raises:
         LightningError: the configuration cannot be read, there is no such policy, or no daemon answers.
@@ -69,7 +69,7 @@ def status(
 
 
 def _show(url: str, connect: _Connect, names: list[str], hint: str, *, as_json: bool, watch_s: float | None) -> None:
-    """``hint``: what is added where there is no policy."""
+    """Print the named policies; without one, print what was recorded and add ``hint``."""
     if not names:
         _recorded(url, connect, hint, as_json=as_json, watch_s=watch_s)
         return
@@ -87,7 +87,7 @@ def _show(url: str, connect: _Connect, names: list[str], hint: str, *, as_json: 
 
 
 def _recorded(url: str, connect: _Connect, hint: str, *, as_json: bool, watch_s: float | None) -> None:
-    """Print what a daemon without policies has recorded, once or again and again."""
+    """Print what a daemon without policies has recorded, once or repeatedly."""
     if as_json:
         _print_json(lambda: {name: _whole(url, connect)[name] for name in ("counts", "store")}, watch_s)
         return
@@ -110,7 +110,7 @@ def _recorded(url: str, connect: _Connect, hint: str, *, as_json: bool, watch_s:
 
 
 def _of_store(store: dict[str, Any]) -> list[Text]:
-    """What is wrong with the store, one sentence each."""
+    """Return what is wrong with the store, one sentence each."""
     failure, note = store["write_failure"], store["note"]
     sentences = (None if failure is None else f"no call or span is recorded: {failure}", note)
     return [Text(f"note: {sentence}", style="yellow") for sentence in sentences if sentence is not None]
@@ -127,7 +127,7 @@ def _whole(url: str, connect: _Connect) -> dict[str, Any]:
 
 
 def _print_json(ask: Callable[[], Any], watch_s: float | None) -> None:
-    """Print one document, or one a line again and again."""
+    """Print one document, or repeatedly one per line."""
     while watch_s is not None:
         print(visible_json(ask(), indent=None), flush=True)
         time.sleep(watch_s)
@@ -135,7 +135,7 @@ def _print_json(ask: Callable[[], Any], watch_s: float | None) -> None:
 
 
 def _ask(url: str, connect: _Connect, names: list[str]) -> dict[str, dict[str, Any]]:
-    """What the daemon says of each policy and of the store, and the rows of the policy's newest steps."""
+    """Return what the daemon says of each policy and of the store, and the rows of the policy's newest steps."""
     try:
         with connect() as client:
             whole = client.get("/lightning/status").raise_for_status().json()
@@ -185,7 +185,7 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
 
 
 def _served(name: str, policy: dict[str, Any]) -> str:
-    """What the daemon's engine serves, which may not be what another daemon of the store has made live."""
+    """Return what the daemon's engine serves; another daemon of the same store may have made another version live."""
     live, engine = policy["live_version"], policy["engine"]
     if live is None:
         return "nothing yet"

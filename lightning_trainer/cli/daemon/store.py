@@ -43,10 +43,10 @@ def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
     """Print what is damaged; works while a daemon runs.
 
     Returns:
-        The exit status: 1 where something is.
+        The exit status: 1 if something is damaged.
 
     Raises:
-        LightningError: there is no store, or nothing of it can be read.
+        LightningError: there is no store, or nothing in it can be read.
     """
     store = place_of(load_usual_config(config_path))
     with reading(store) as connection:
@@ -72,11 +72,11 @@ def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
 
 
 def backup(config_path: Path | None, folder: Path) -> None:
-    """Copy the store, the newest checkpoints and the live weights that none leads to into a new folder; works while a
-    daemon runs.
+    """Copy the store, the newest checkpoints and the live weights that no checkpoint leads to into a new folder; works
+    while a daemon runs.
 
     Raises:
-        LightningError: it cannot be copied.
+        LightningError: the store cannot be copied.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
     checkpoints, versions = _usable_checkpoints(config), _live_versions(config)
@@ -95,10 +95,10 @@ def backup(config_path: Path | None, folder: Path) -> None:
 
 
 def restore(config_path: Path | None, folder: Path) -> None:
-    """Put a backup in the store's place, with what the journal has since; no daemon may run.
+    """Put a backup in the store's place, with what the journal has recorded since; no daemon may run.
 
     Raises:
-        LightningError: it cannot be restored; then everything is as it was, or the sentence says what is not.
+        LightningError: the backup cannot be restored; everything is as it was, or the sentence says what is not.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
     url, journal = place_of(config).url, config.store.journal
@@ -132,7 +132,7 @@ def restore(config_path: Path | None, folder: Path) -> None:
 
 
 def repair(config_path: Path | None) -> None:
-    """Write the store anew with what can be read of it; no daemon may run.
+    """Rewrite the store with everything that can be read of it; no daemon may run.
 
     Raises:
         LightningError: nothing can be read, or a daemon runs.
@@ -159,10 +159,10 @@ def repair(config_path: Path | None) -> None:
 
 
 def compact(config_path: Path | None) -> None:
-    """Make the file as small as what it holds; no daemon may run.
+    """Shrink the store to its contents; no daemon may run.
 
     Raises:
-        LightningError: there is no room for it, or a daemon runs.
+        LightningError: there is too little disk space for it, or a daemon runs.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
     url = place_of(config).url
@@ -174,7 +174,7 @@ def migrate(config_path: Path | None) -> None:
     """Copy the state folder's SQLite store into the PostgreSQL that the configuration names; no daemon may run.
 
     Raises:
-        LightningError: there is no such URL or file, the database is not empty, or the copy is not alike.
+        LightningError: there is no such URL or file, the database is not empty, or the copy differs.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
     url = place_of(config).url
@@ -204,9 +204,9 @@ def _progress() -> Iterator[Callable[[float], None]]:
 
 
 def _usable_checkpoints(config: Config) -> dict[str, Path]:
-    """Return by policy the newest checkpoint that its present weights descend from: not what was rolled back."""
+    """Return, by policy, the newest checkpoint that its current weights descend from, not one that was rolled back."""
     found: dict[str, Path] = {}
-    with reading(place_of(config), outdated=True) as connection:  # it is backed up before it is upgraded
+    with reading(place_of(config), outdated=True) as connection:  # a store is backed up before it is upgraded
         for policy, folder in _checkpoints(config.shared_dir).items():
             newest = folder.latest(_lineage(connection, policy).path())
             if newest is not None:
@@ -215,8 +215,8 @@ def _usable_checkpoints(config: Config) -> dict[str, Path]:
 
 
 def _live_versions(config: Config) -> dict[str, Path]:
-    """Return by policy the weights of its live version where training has gone on from what a guard or a canary held
-    back: without them there is nothing to serve instead, and nothing to compare with."""
+    """Return, by policy, the weights of its live version if training has continued from a version that a guard or a
+    canary held back: without them there is nothing to serve instead, and nothing to compare with."""
     found: dict[str, Path] = {}
     roots = (config.shared_dir / "versions").glob("*/")
     with reading(place_of(config), outdated=True) as connection:

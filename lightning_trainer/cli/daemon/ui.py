@@ -1,4 +1,4 @@
-"""``lightning-trainer ui``: the dashboard of a stopped run, read only; of a running one, where it is."""
+"""``lightning-trainer ui``: the dashboard of a stopped run, read-only; for a running one, its dashboard's address."""
 
 import asyncio
 import contextlib
@@ -29,11 +29,11 @@ _HOST = "127.0.0.1"
 
 
 def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequence[Path] = ()) -> None:
-    """Serve until Ctrl-C; where a daemon runs on the folder, say where its own dashboard is.
+    """Serve until Ctrl-C; if a daemon runs on the folder, say instead where its dashboard is.
 
     Args:
         config_path: of the configuration file.
-        state_dir: the run's.
+        state_dir: the run's; None: the configuration's.
         port: 0 takes a free one.
         beside: state folders of other runs, whose curves are drawn next to this one's.
 
@@ -57,7 +57,7 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequ
         )
         return
     with reading(place_of(config)):
-        pass  # what is wrong with it is said before anything listens
+        pass  # raises what is wrong with the store before anything listens
     for folder in config.metrics.beside:
         with reading(place_of(config, folder)):
             pass
@@ -87,7 +87,7 @@ async def _serve(config: Config, port: int, where: str, console: TerminalConsole
 
 
 def dashboard_app(config: Config, token: str | None) -> FastAPI:
-    """Return an app that shows a stopped run and nothing else: agents connect to its daemon, once that runs."""
+    """Return an app that only shows a stopped run: agents connect to the run's daemon, once that runs."""
     app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
     answer_in_the_callers_shape(app)
     app.add_middleware(TrustedHosts, host=_HOST)

@@ -1,7 +1,7 @@
 """``lightning-trainer doctor``: everything that a start needs, looked at before anything heavy starts.
 
-Imports no torch, verl, vllm or ray, starts no engine, downloads nothing: it answers in a second. Exit status 0 when a
-start can be expected to work (warnings included), 1 when something has to be mended first.
+Imports no torch, verl, vllm or ray, starts no engine, downloads nothing: it answers in a second. Exit status 0 if a
+start can be expected to work (warnings included), 1 if something has to be mended first.
 """
 
 from pathlib import Path
@@ -56,7 +56,7 @@ def doctor(config_path: Path | None) -> int:
 
 
 def run_checks(config: Config | None) -> list[Check]:
-    """Look at this machine with a configuration's needs in mind; the quickstart's when there is none."""
+    """Check this machine for what a configuration needs, or what the quickstart needs if there is none."""
     config = config or _quickstart()
     if not config.policy:
         return [check_python(), *check_packages(config), check_cores(config), *_places(config)]
@@ -84,7 +84,7 @@ def run_checks(config: Config | None) -> list[Check]:
 
 
 def _places(config: Config) -> list[Check]:
-    """What a daemon needs that only records."""
+    """Check what every daemon needs, also one that only records."""
     daemon = config.daemon
     return [
         check_port(daemon.host, daemon.port),

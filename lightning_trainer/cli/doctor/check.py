@@ -1,4 +1,4 @@
-"""The checks of ``doctor``: what each found, and how to mend what is not right."""
+"""The checks of ``doctor``: what each found, and how to mend what is wrong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class State(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """It works, but less well, or may fail under load."""
+    """The daemon works, but less well, or may fail under load."""
     FAILURE = "failure"
-    """The daemon does not start until it is mended."""
+    """The daemon does not start until this is mended."""
 
 
 _STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILURE: "bold red"}
@@ -26,13 +26,13 @@ class Check:
     """One finding.
 
     Raises:
-        ValueError: it is ok and has something to mend, or is not ok and has nothing.
+        ValueError: the state is ok and ``mend`` is given, or it is not ok and ``mend`` is missing.
     """
 
     name: str
     state: State
     found: str
-    """What is there, with the number."""
+    """What the check found, with the number."""
     mend: str | None = None
     """What to do: one sentence."""
 

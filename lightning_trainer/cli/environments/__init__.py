@@ -1,1 +1,1 @@
-"""Commands about environments: install and try one, play many attempts, make scenarios."""
+"""Commands about environments: list, install or try one, play many attempts, make scenarios."""

@@ -69,11 +69,11 @@ def install(
 ) -> Path:
     """Create the interpreter that ``name`` runs in, or install additional packages into it; return its path.
 
-    One that no longer works, as after an upgrade of the Python that it was made from, is made anew. It has a temporary
-    name until it is complete: an interrupted installation leaves nothing that looks finished.
+    An interpreter that no longer works, as after an upgrade of the Python that it was made from, is replaced. The new
+    one has a temporary name until it is complete: an interrupted installation leaves nothing that looks finished.
 
     Args:
-        python: the interpreter that it is made from, anew if it was made from another; None: this one.
+        python: the Python to make it from, replacing one made from another; None: this one, if none works yet.
         extra: more packages for the same interpreter, in pip's syntax.
 
     Raises:
@@ -84,7 +84,7 @@ def install(
     if known is None:
         raise UnknownEnvironmentError(f"there is no environment {name!r}; there are {', '.join(sorted(KNOWN))}")
     if known.interpreter is None:
-        return Path(sys.executable)  # all packages that it needs are here
+        return Path(sys.executable)  # all packages that it needs are installed here
     home = folder.absolute() / known.interpreter
     requirements = [*known.requirements, *extra]
     interpreter = interpreter_of(known.interpreter, folder)
@@ -105,7 +105,7 @@ def install(
 
 
 def _works(interpreter: Path, name: str) -> bool:
-    """Whether it starts and has packages: an upgrade removes the program behind its link, or changes its version."""
+    """Whether it starts and has pip: upgrading Python removes the program behind its link, or changes its version."""
     try:
         _run([str(interpreter), "-m", "pip", "--version"], name)
     except LightningError:

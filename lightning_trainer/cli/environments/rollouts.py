@@ -47,17 +47,17 @@ class Play:
     history: int | None
     images: bool
     folder: Path | None = None
-    """Of the interpreters, in place of the configuration's."""
+    """Folder of the interpreters, in place of the configuration's."""
 
 
 def play(options: Options, play: Play) -> None:
-    """Play until the steps are done, or every task was tried as often as it should be.
+    """Play until the steps are done, or every task has been tried as often as it should be.
 
     Raises:
         ConfigError: the options do not go together, the environment reads no tasks from a file, a task lacks the
             curriculum's field, or there is no such command.
-        LightningError: the tasks cannot be read, the environment does not start, the daemon stays away, or training
-            has stopped.
+        LightningError: the tasks cannot be read, the environment does not start, the daemon cannot be reached, or
+            training has stopped.
     """
     check_purpose(options)
     if options.curriculum is not None and options.tasks is None:
@@ -79,7 +79,7 @@ def play(options: Options, play: Play) -> None:
     endpoint = checked_endpoint(options.endpoint)
     program = None
     if options.command:
-        # Calls of a program that another one names must not be put down as this process's.
+        # The agent's name goes into the program's environment, not into this process's.
         command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
         program = ProgramAgent(command)
     try:

@@ -27,7 +27,7 @@ from lightning_trainer.rollouts.task_file import read_tasks
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The arguments of ``lightning-trainer environments try``: first everything in ``say`` is done, then ``call``."""
+    """The arguments of ``lightning-trainer environments try``: all of ``say`` is done before ``call``."""
 
     environment: str
     say: tuple[str, ...]

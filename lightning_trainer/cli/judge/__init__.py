@@ -1,1 +1,1 @@
-"""Having recorded attempts judged, and how far a judge is right."""
+"""Judging recorded attempts, and how reliable a judge is."""

@@ -1,5 +1,5 @@
-"""``lightning-trainer judge``: recorded attempts of any age, judged by hand, with a daemon running or not; or by one
-elsewhere, with its store, its judges and their keys.
+"""``lightning-trainer judge``: judge recorded attempts of any age on request: here, with or without a daemon, or at a
+daemon elsewhere, with its store, its judges and their keys.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from lightning_trainer.types import Span, SpanSink
 Read = TypeVar("Read")
 
 _SILENCE_S = 300.0
-"""The daemon says every two seconds how far it is, once it has found what is to be judged."""
+"""Longest wait for a daemon's answer; it reports progress every two seconds, once it has found what to judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Options:
     """What was asked on the command line."""
 
     names: tuple[str, ...]
-    """Rollouts, attempts, tasks or groups; none: all since ``since``."""
+    """Rollouts, attempts, tasks or groups; empty: all since ``since``."""
     judge: str
     config: Path | None = None
     endpoint: str | None = None
-    """Of the daemon that is asked to judge; None: it is done here, for the configuration's store."""
+    """URL of the daemon that judges; None: judge here, for the configuration's store."""
     since: str | None = None
     again: bool = False
     dry_run: bool = False
@@ -62,11 +62,11 @@ class Options:
 
 
 def judge(options: Options) -> None:
-    """Judge and print a table; ends with status 1 where an attempt got no reward.
+    """Judge and print a table; exit with status 1 if an attempt got no reward.
 
     Raises:
-        LightningError: the configuration or the store cannot be read, nothing of the name is there, or the daemon
-            failed on it.
+        LightningError: the configuration or the store cannot be read, nothing has the name, or the daemon failed on
+            it.
     """
     if options.shuffle and not options.again:
         raise ConfigError("--shuffle tells attempts in another order than before: it goes with --again")
@@ -114,7 +114,7 @@ async def _by_hand(hand: ByHand, options: Options, store: StorePlace) -> Done | 
 
 
 def _elsewhere(options: Options, url: str) -> Done | DryRun | ReportSummary:
-    """Have it done by the daemon there; who interrupts the command stops the judge."""
+    """Have the daemon at the URL judge; interrupting the command stops its judge."""
     body = {
         "judge": options.judge,
         "names": list(options.names),
@@ -162,7 +162,7 @@ def _result(url: str, client: httpx.Client, body: dict[str, Any], progress: Prog
 
 @contextmanager
 def _shown_progress() -> Iterator[Progress]:
-    """Yield what counts the groups; a terminal shows it."""
+    """Yield a counter of judged groups, which a terminal shows."""
     progress = Progress()
 
     def line() -> str:
@@ -174,7 +174,7 @@ def _shown_progress() -> Iterator[Progress]:
 
 @asynccontextmanager
 async def _sink(config: Config, store: StorePlace) -> AsyncIterator[SpanSink]:
-    """Where verdicts go: to the daemon that has the store open, else into the store itself."""
+    """Yield where verdicts go: the daemon that has the store open, else the store itself."""
     url = running_daemon(config)
     if url is None:
         async with store_at(store, config.store) as opened:
@@ -185,7 +185,7 @@ async def _sink(config: Config, store: StorePlace) -> AsyncIterator[SpanSink]:
 
 
 def engines(config: Config) -> EngineOf:
-    """How a judge that asks a policy's own engine finds it: through the daemon that runs it."""
+    """Return how a judge finds a policy's own engine: through the daemon that runs it."""
 
     async def post(body: bytes) -> tuple[int, bytes]:
         url = running_daemon(config)
@@ -202,7 +202,7 @@ def engines(config: Config) -> EngineOf:
 
 
 class _Daemon:
-    """The daemon's receiver, as a span sink."""
+    """The daemon's receiver of spans, as a span sink."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client

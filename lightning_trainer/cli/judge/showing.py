@@ -55,7 +55,7 @@ def show_dry_run(would: DryRun, judge: str) -> None:
 
 
 def show_report(report: ReportSummary, judge: str) -> None:
-    """Print how far a judge can be believed, by what is recorded."""
+    """Print how far a judge can be believed, judging by what is recorded."""
     console = TerminalConsole()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in (f"judge {judge}", "estimate", "95 %", "from"):

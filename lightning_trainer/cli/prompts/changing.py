@@ -49,11 +49,11 @@ def use_version(config_path: Path | None, named: str, *, endpoint: str | None = 
 def add_version(
     config_path: Path | None, named: str, file: Path, reason: str | None, *, endpoint: str | None = None
 ) -> None:
-    """Add a text and say which version it is, and what of it a program could not fill in.
+    """Add a text and say which version it is, and why a program might fail with it.
 
     Raises:
-        LightningError: the file cannot be read or holds nothing that could be served, or the text it derives from is
-            not known.
+        LightningError: the file cannot be read or contains nothing that could be served, or the version that it
+            derives from is unknown.
     """
     text = _text(file)
     name, number = split_version(named)
@@ -74,7 +74,7 @@ def add_version(
 
 
 def _parent(versions: Sequence[PromptVersion], name: str, number: int | None, text: str) -> tuple[int, str]:
-    """Return the version that a text derives from, and its text."""
+    """Return the version that ``text`` derives from, and that version's own text; ``text`` itself if it is unknown."""
     live = [one.version for one in versions if one.state == "live"]
     if number is None and len(live) > 1:
         listed = ", ".join(f"v{one}" for one in live)
@@ -100,7 +100,7 @@ def _added(config: Config, name: str, text: str, parent: int, reason: str | None
 
 def _text(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8-sig").strip()  # some editors begin a file with a mark
+        text = file.read_text(encoding="utf-8-sig").strip()  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read as text: {error}") from error
     prompts.check_text(text)

@@ -23,7 +23,7 @@ _REASON_SHOWN = 200
 
 
 def list_prompts(config_path: Path | None, *, as_json: bool, endpoint: str | None = None) -> None:
-    """Print each prompt with how many versions it has and which are served.
+    """Print each prompt, how many versions it has, and which of them are served.
 
     Raises:
         LightningError: the configuration or the store cannot be read, or the daemon does not answer.
@@ -58,11 +58,11 @@ def show_prompt(
     live: bool = False,
     endpoint: str | None = None,
 ) -> None:
-    """Print a prompt's versions, or of one the text, or what it changes of its parent.
+    """Print a prompt's versions; or the text of one version, or what that version changes of its parent.
 
     Args:
-        diff: what one version changes; in JSON as ``diff``, None of one without a parent.
-        live: of all versions, also what each earned in live attempts.
+        diff: print what one version changes; in JSON as ``diff``, None if it has no parent.
+        live: with all versions, also print what each earned in live attempts.
 
     Raises:
         ConfigError: the configuration cannot be read, or an option does not go with what is named.

@@ -1,4 +1,4 @@
-"""``prompts optimize``: a program over tasks, with one text after another."""
+"""``prompts optimize``: run a program over tasks, with one text of a prompt after another."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import read_tasks
 
 _GRACE_S = 30.0
-"""The command's own limit comes first; this much later its thread is given up."""
+"""Seconds after the command's own time limit at which its thread is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What candidates are tried at, and how long."""
+    """The tasks that candidates are tried at, and the settings of the search."""
 
     tasks: Path
     attempts: int
@@ -62,10 +62,10 @@ def optimize_prompts(
     Args:
         names: of the prompts.
         command: the program and its arguments.
-        as_json: print what was found as a document, and on standard error what is said otherwise.
+        as_json: print what was found as a document, and everything else on standard error.
 
     Raises:
-        ConfigError: the program does not exist, or ``--use`` has nothing to go by.
+        ConfigError: the program does not exist, or ``--use`` is given without held-out tasks.
         LightningError: as ``PromptOptimizer.optimize``.
     """
     if shutil.which(command[0]) is None:
@@ -86,7 +86,7 @@ def optimize_prompts(
         seed=search.seed,
         config=config,
     )
-    usual = endpoint is None and USUAL_CONFIG.exists()  # an endpoint that is given may be another daemon's
+    usual = endpoint is None and USUAL_CONFIG.exists()  # a given endpoint may be another daemon's
     if (path := config or (USUAL_CONFIG if usual else None)) is not None:
         options, _ = at_daemon(options, path)
     program = Command(command, endpoint=checked_endpoint(options.endpoint), agent=agent, timeout_s=timeout_s)
@@ -130,10 +130,10 @@ def _search(
 
 
 class _Narration:
-    """A line for each text that was tried, and for the best so far where the search ends before its end."""
+    """Prints a line for each text that was tried, and the best so far if the search is cut short."""
 
     def __init__(self, console: Console, show: Show, journal: Path | None, option: str = "") -> None:
-        """``option`` is how ``prompts use`` has to name the daemon."""
+        """Begin to narrate; ``option`` is how ``prompts use`` has to name the daemon."""
         self._option = option
         self._console = console
         self._show = show

@@ -1,4 +1,4 @@
-"""A daemon's prompts, asked for over HTTP: the running one's of a configuration, or of one that an endpoint names."""
+"""A daemon's prompts, asked for over HTTP: of a configuration's running daemon, or of the one at an endpoint."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from lightning_trainer.rollouts.daemon_client import not_a_daemon, refusal
 from lightning_trainer.store.prompts import PromptState, PromptSummary, PromptVersion
 
 _PAGE = 100
-"""Versions of one answer: each has a text of up to 64 KiB."""
+"""Versions per answer: each has a text of up to 64 KiB."""
 _TIMEOUT_S = 60.0
 _Read = TypeVar("_Read")
 
@@ -57,7 +57,7 @@ class RemotePrompts:
         return found[0]
 
     def earned(self, name: str) -> dict[int, Earned]:
-        """Return by version what was earned in live attempts."""
+        """Return, by version, what it earned in live attempts."""
         return self._asked(
             "GET",
             f"/{_quoted(name)}/earned",
@@ -112,7 +112,7 @@ def prompts_of_running(url: str, config: Config) -> Iterator[RemotePrompts]:
     """Yield the prompts of a configuration's daemon.
 
     Raises:
-        LightningError: what answers there is not the daemon, or nobody answers.
+        LightningError: something other than the daemon answers there, or nothing does.
     """
     with daemon_client(url, config, timeout_s=_TIMEOUT_S) as client:
         yield RemotePrompts(url, client)

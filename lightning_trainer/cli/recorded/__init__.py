@@ -1,1 +1,1 @@
-"""What was recorded, shown and written to files."""
+"""Commands that show what was recorded, or write it to files."""

@@ -21,7 +21,7 @@ _USUAL_STATE_DIR = Path(".lightning")
 
 
 def agents(*, state_dir: Path | None, config: Path | None, as_json: bool, newest: int | None) -> None:
-    """Print the report, of the newest so many spans or of all.
+    """Print the report on the ``newest`` spans, or on all if that is None.
 
     Raises:
         LightningError: the configuration or the store cannot be read.
@@ -36,10 +36,10 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool, newest
 
 
 def agents_there(endpoint: str, config: Path | None, *, as_json: bool) -> None:
-    """Print the report of the daemon at an endpoint, of the newest spans that it has.
+    """Print the report of the daemon at an endpoint on the newest spans that it has.
 
     Raises:
-        LightningError: it does not answer, or not to this token.
+        LightningError: the daemon does not answer, or refuses the token.
     """
     url = checked_endpoint(endpoint)
     with named_client(url, config) as client:
@@ -48,7 +48,7 @@ def agents_there(endpoint: str, config: Path | None, *, as_json: bool) -> None:
 
 
 def _print(report: Any, *, as_json: bool, hint: str) -> None:
-    """Print the document that both of them have; ``hint``: how to read more spans."""
+    """Print a report, whether made here or by a daemon; ``hint``: how to read more spans."""
     if as_json:
         print(visible_json(report))
         return
@@ -60,7 +60,7 @@ def _print(report: Any, *, as_json: bool, hint: str) -> None:
 
 
 def _settings(config: Path | None, *, needed: bool) -> Config | None:
-    """The configuration that was named, else the usual one where it is there and nothing else was named."""
+    """Return the configuration that was named, else the usual one if it is ``needed`` and exists."""
     if config is not None:
         return load_config(config)
     if not needed:

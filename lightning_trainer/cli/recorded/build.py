@@ -1,4 +1,4 @@
-"""``lightning-trainer build``: recorded spans, or plain records of calls, to a file of samples; no daemon is needed."""
+"""``lightning-trainer build``: turn recorded spans, or plain records of calls, into a file of samples; no daemon."""
 
 import os
 import time
@@ -48,9 +48,9 @@ from lightning_trainer.store.worklist.settling import not_released
 from lightning_trainer.types import Attempt, LedgerRow, RolloutMode, Span
 
 NOTHING_TO_WRITE = 1
-"""Exit code: everything went well, and there is nothing to train on."""
+"""Exit code: nothing failed, but there is nothing to train on."""
 IMAGES = ".media"
-"""Ending of the folder of images, which is otherwise named as the file of samples is."""
+"""Suffix of the folder of images; the rest of its name is that of the file of samples."""
 _SHOW_PROGRESS_FROM_BYTES = 8 * 2**20
 
 
@@ -189,7 +189,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
                 spans += [span for trace in traces(connection) for span in trace]
             continue
         with _progress(source, errors) as watch:
-            # A store's were redacted before they were stored, and are without their images.
+            # Spans of a store were already redacted, and separated from their images.
             exchanged = exchange(list(redacted(read_source(source, problems, watch))))
         spans += exchanged.spans
         for found in exchanged.media.values():
@@ -209,15 +209,15 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
 
 
 def _sources(options: Options, config: Config) -> Sequence[Path | StorePlace]:
-    """What was named; else the configuration's own store, a file of which is read as any other."""
+    """Return the named sources; else the configuration's own store, which is read like any other file if it is one."""
     usual = place_of(config)
     return options.spans or [usual if usual.path is None else config.daemon.state_dir]
 
 
 def _stores(options: Options, config: Config) -> list[StorePlace]:
-    """Those of the sources that are stores: what was dropped, and what judges and feedback are worth, is known there.
+    """Return the sources that are stores: only these know what was dropped, and what judges and feedback are worth.
 
-    All sources have been read before.
+    All sources have been read by then.
     """
     files = [
         source if isinstance(source, StorePlace) else StorePlace(source / STORE_FILE if source.is_dir() else source)
@@ -227,7 +227,7 @@ def _stores(options: Options, config: Config) -> list[StorePlace]:
 
 
 def _corrections(options: Options, config: Config, policy: PolicyConfig) -> dict[str, Correction]:
-    """Return how judges are corrected, by what a store knows of them; of files of spans nothing is known."""
+    """Return how judges are corrected, by what stores know about them; files of spans say nothing about them."""
     found: dict[str, Correction] = {}
     for store in _stores(options, config) if policy.corrected_rewards else ():
         with reading(store) as connection:
@@ -236,7 +236,7 @@ def _corrections(options: Options, config: Config, policy: PolicyConfig) -> dict
 
 
 def _without_unreleased(recording: Recording, options: Options, config: Config) -> Recording:
-    """Leave out edited answers that a store says do not count: in quarantine, capped, or of a source mostly wrong."""
+    """Leave out edited answers that do not count, says a store: quarantined, capped, or of a source mostly wrong."""
     if not recording.edits:
         return recording
     held: set[tuple[str, str]] = set()
@@ -250,8 +250,8 @@ def _without_unreleased(recording: Recording, options: Options, config: Config) 
 
 
 def _with_modes(recording: Recording, options: Options, config: Config) -> Recording:
-    """Take what was recorded for a dataset as what a step would have trained, and mark the attempts that a user took
-    out of training: spans do not say it."""
+    """Treat attempts recorded for a dataset as if a step trained them, and mark those that a user took out of training,
+    which spans do not say."""
     dropped: set[str] = set()
     for store in _stores(options, config):
         with reading(store) as connection:
@@ -281,7 +281,7 @@ def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:
 
 @contextmanager
 def _progress(path: Path, console: Console) -> Iterator:
-    """Yield what shows how far a file is read; only a person at a terminal waits for a long one."""
+    """Yield a wrapper that shows how far a file is read, if it is long and a person at a terminal waits."""
     size = path.stat().st_size if path.is_file() else 0
     if not console.is_terminal or size < _SHOW_PROGRESS_FROM_BYTES:
         yield lambda file: file

@@ -35,7 +35,7 @@ class Options:
     """Files of OTLP JSON lines, read instead of a store."""
     state_dir: Path | None = None
     endpoint: str | None = None
-    """Of the daemon that is asked; None: a store or files are read."""
+    """URL of the daemon to ask; None: a store or files are read."""
     html: Path | None = None
     as_json: bool = False
 
@@ -44,13 +44,13 @@ class Options:
 class _Source:
     connection: Connection
     place: str
-    """For sentences: what was read."""
+    """Name of what is read, for sentences."""
     problems: Sequence[str] | None = None
-    """What of the files was left out; None: it is a store."""
+    """What was left out of the files; None: a store is read."""
 
 
 def explain_rollouts(options: Options) -> None:
-    """Print one explanation, the first lines of several, or, without a name, the newest rollouts.
+    """Print one explanation, the first line of each of several, or, without a name, the newest rollouts.
 
     Raises:
         LightningError: the configuration, the store or a file cannot be read, there is no such rollout, or the daemon
@@ -107,7 +107,7 @@ def _explain_there(endpoint: str, options: Options) -> None:
         raise ConfigError(f"--html draws what is read here; the token tree of a rollout there is a page of {url}/")
     console = TerminalConsole()
     question = {name: value for name, value in asdict(options.question).items() if value is not None}
-    width = min(max(console.width, 40), 1000)  # as the daemon takes it
+    width = min(max(console.width, 40), 1000)  # the range that the daemon accepts
     with named_client(url, options.config) as client:
         told = ask(url, client, "GET", "/lightning/explain", params={**question, "width": width})
     if options.as_json:

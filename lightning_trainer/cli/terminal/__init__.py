@@ -1,1 +1,1 @@
-"""The one way to the terminal: names, texts and errors of others are shown there, and never obeyed by it."""
+"""The one way to the terminal, which shows names, texts and errors of others and never obeys them."""

@@ -1,4 +1,4 @@
-"""The console that every command prints with, and how a command ends on a mistake of the user's: one sentence on
+"""The console that every command prints with, and how a command ends after a user's mistake: with one sentence on
 standard error, and an exit status.
 """
 
@@ -22,17 +22,17 @@ from lightning_trainer.cli.light import needs, needs_unix
 from lightning_trainer.errors import CANNOT_WRITE, ConfigError, LightningError, MissingExtraError
 
 _PIPED_WIDTH = 160
-"""Columns of what goes into a file or another program; folded at rich's 80, a row could not be searched."""
+"""Columns of output to a file or another program: folded at rich's 80, rows could not be searched."""
 
 
 class TerminalConsole(Console):
-    """A console of rich's whose text, wherever it comes from, cannot command the terminal and is shown as it is.
+    """A rich console whose text, wherever it comes from, is shown as it is and cannot command the terminal.
 
     What rich itself says to the terminal (colors, the cursor of a live display) is told apart from text and stays.
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(emoji=False, **options)  # or the id a:b:c would be shown with a picture in the place of :b:
+        super().__init__(emoji=False, **options)  # else the id a:b:c would be shown with a picture in place of :b:
         if not self.is_terminal and "COLUMNS" not in os.environ and "width" not in options:
             self.width = _PIPED_WIDTH
 
@@ -47,10 +47,10 @@ class TerminalConsole(Console):
 # Characters that a terminal would obey, as characters that it shows.
 #
 # Control characters (C0, C1, delete) begin sequences that clear the screen, change the title or write to the
-# clipboard (OSC 52); those that turn the direction of writing around show another text than the one that is there.
+# clipboard (OSC 52); characters that change the direction of writing make a text look like another one.
 
 _FIRST_PICTURE = 0x2400
-"""Unicode has a picture of each control character of ASCII, one column wide."""
+"""First of Unicode's pictures of ASCII's control characters, each one column wide."""
 _DELETE, _ITS_PICTURE = 0x7F, 0x2421
 _UNKNOWN = 0xFFFD
 _TURNING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)
@@ -65,17 +65,17 @@ _VISIBLE: dict[int, int] = {
 
 
 def visible(text: str) -> str:
-    """Return the text with nothing in it that a terminal obeys, but for line ends and tabs."""
+    """Return the text with nothing in it that a terminal obeys, except line ends and tabs."""
     return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
 
 
 def visible_json(document: Any, indent: int | None = 2) -> str:
-    """Return JSON in which such characters are escaped, so that it still says the same; without indent, on one line."""
+    """Return JSON in which what a terminal obeys is escaped, so it means the same; without indent, on one line."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(f"\\u{ord(one):04x}" if ord(one) in _VISIBLE else one for one in text)
 
 
-# Options that many commands have, and how their texts are read.
+# Options that many commands have, and how their values are read.
 
 Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; default: lightning.toml.")]
 Endpoint: TypeAlias = Annotated[
@@ -89,13 +89,13 @@ Endpoint: TypeAlias = Annotated[
 
 
 def check_unix(command: str) -> None:
-    """Raises ConfigError: this is Windows, which lacks what the command needs."""
+    """Check for Linux or macOS. Raises ConfigError: this is Windows, which lacks what the command needs."""
     if sys.platform == "win32":
         raise ConfigError(needs_unix(command))
 
 
 def named(config_path: Path | None) -> str:
-    """Return the option that names a configuration to another command as it was named to this one, for a shell."""
+    """Return the option, quoted for a shell, that names this command's configuration to another one; empty if none."""
     return "" if config_path is None else f" --config {shlex.quote(str(config_path))}"
 
 
@@ -106,9 +106,9 @@ def one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
     """Return the member of that name.
 
     Raises:
-        ConfigError: there is none; the message lists those there are.
+        ConfigError: there is no such member; the message lists all.
     """
-    # The kinds are not imported for every command's sake, so the option itself takes any text.
+    # The option itself takes any text, so that the enumeration is imported only for the command that needs it.
     try:
         return kind(value)
     except ValueError:
@@ -121,14 +121,14 @@ _EXIT_INTERRUPTED = 130
 
 @contextmanager
 def one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_ERROR) -> Iterator[None]:
-    """A mistake of the user's is one sentence on stderr, not a traceback; ``[daemon]`` in it is not markup."""
+    """Print a user's mistake as one sentence on stderr, not as a traceback; ``[daemon]`` in it is not markup."""
     try:
         yield
     except LightningError as error:
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(status(error))
     except ModuleNotFoundError as error:
-        # Of an extra that is not installed. Of ours none is missing: that would be a mistake of ours, as is any other.
+        # A package of an extra that is not installed. Any other missing module, such as one of ours, is our bug.
         missing = (error.name or "").partition(".")[0]
         if not missing or missing.startswith("lightning_") or importlib.util.find_spec(missing) is not None:
             raise
@@ -136,7 +136,7 @@ def one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(status(MissingExtraError(sentence)))
     except ValueError as error:
-        from lightning_instrumentation.errors import ConfigurationError  # not for every command's sake
+        from lightning_instrumentation.errors import ConfigurationError  # imported only if it is needed
 
         if not isinstance(error, ConfigurationError):
             raise

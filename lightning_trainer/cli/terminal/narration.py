@@ -1,4 +1,4 @@
-"""What ``lightning-trainer serve`` says while it runs: a line when a phase begins and for every step, and problems."""
+"""What ``lightning-trainer serve`` prints while it runs: a line for each new phase, step and problem."""
 
 import asyncio
 from bisect import bisect_right
@@ -19,10 +19,10 @@ _LOOK_AGAIN_S = 0.2
 
 
 async def narrate(daemon: Daemon, console: Console, config_path: Path | None = None) -> None:
-    """Look at the daemon until cancelled; where there are several policies, each line begins with its name.
+    """Print what is new at the daemon until canceled; with several policies, each line begins with the policy's name.
 
     Args:
-        config_path: as it was named on the command line.
+        config_path: as named on the command line.
     """
     while daemon.url is None:
         await asyncio.sleep(_LOOK_AGAIN_S)
@@ -43,7 +43,7 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
 
 
 def _say_what_is_recorded(url: str, store: StorePlace, config_path: Path | None, console: Console) -> None:
-    """What someone needs to know who looks before they train, in one screen."""
+    """Print, on one screen, what a user needs to know to look at what is recorded before training."""
     config = named(config_path)
     lines = (
         ("", f"listening on {url} and recording; there is no [[policy]], so nothing is routed, served or trained"),
@@ -66,7 +66,7 @@ def _say_what_is_recorded(url: str, store: StorePlace, config_path: Path | None,
 
 
 class _Narrator:
-    """Remembers what was said of one policy."""
+    """Prints what is new about one policy, and remembers what it has said."""
 
     def __init__(self, runtime: PolicyRuntime, console: Console, prefix: str) -> None:
         self._runtime = runtime

@@ -1,6 +1,6 @@
 """``[policy.algorithm]``: what is optimized. ``algorithm = "gspo"`` is a preset; a section may name one and change it.
 
-Names and meanings are verl's wherever it has an equivalent, so that its papers, scripts and metrics can be compared.
+Names and meanings are verl's wherever verl has an equivalent, so that its papers, scripts and metrics are comparable.
 """
 
 from typing import Any, Literal, Self, TypeAlias
@@ -16,7 +16,7 @@ from lightning_trainer.config.sections import Section
 Objective: TypeAlias = Literal["rl", "sft", "dpo"]
 
 KlEstimator: TypeAlias = Literal["k1", "k2", "k3", "abs", "low_var_kl", "k1+", "k3+"]
-"""Schulman, Approximating KL Divergence (2020); ``low_var_kl`` is k3. ``+``: its value with the gradient of k2."""
+"""Schulman, Approximating KL Divergence (2020); ``low_var_kl`` is k3. ``+``: the value with k2's gradient."""
 
 LossAggregation: TypeAlias = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
@@ -39,7 +39,7 @@ _OF_REWARDS = (
     "critic",
 )
 _NOT_IN_A_PAIR = ("entropy_coeff", "kl_loss_coef", "drop_zero_variance_groups")
-"""A pair's loss is not a mean over tokens, and a group without a spread has no pair."""
+"""Without effect for ``dpo`` too: a pair's loss is not a mean over tokens, and a group without a spread has no pair."""
 
 
 class OverlongConfig(Section):
@@ -96,10 +96,10 @@ class DpoConfig(Section):
     beta: float = Field(default=0.1, gt=0)
     """How strongly the policy is kept near the reference: the larger, the nearer it stays."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
-    """Share of the pairs that are assumed to be the wrong way round (Mitchell, A note on DPO with noisy preferences,
+    """Share of the pairs that are assumed to be in the wrong order (Mitchell, A note on DPO with noisy preferences,
     2023, equation 3)."""
     length_normalized: bool = False
-    """Means over an answer's tokens instead of sums (Lambert et al., Tulu 3, arXiv 2411.15124, equation 6)."""
+    """Take means over an answer's tokens instead of sums (Lambert et al., Tulu 3, arXiv 2411.15124, equation 6)."""
 
 
 class AlgorithmConfig(Section):
@@ -108,23 +108,23 @@ class AlgorithmConfig(Section):
     preset: str | None = None
     """An algorithm by its paper's name; settings given with it override the preset's."""
     objective: Objective = "rl"
-    """What is learned from: rewards, demonstrations (``sft``) or preference pairs (``dpo``). Set by the presets."""
+    """What training uses: rewards, demonstrations (``sft``) or preference pairs (``dpo``). Set by the presets."""
     advantage: str = "grpo"
     """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs); ``credit`` means none."""
     policy_loss: str = "vanilla"
     """Name in verl's policy-loss registry (``losses.py`` says what each reads)."""
     mini_batches: int = Field(default=1, ge=1)
-    """Into how many parts a step's groups are divided; each part is one optimizer step. A part has at least two groups,
-    so a step with few groups has fewer parts."""
+    """Number of parts into which a step's groups are divided; each part is one optimizer step. A part has at least two
+    groups, so a step with few groups has fewer parts."""
     ppo_epochs: int = Field(default=1, ge=1)
-    """How often a step goes over its batch."""
+    """Number of passes that a step makes over its batch."""
     loss_agg_mode: LossAggregation = "token-mean"
     loss_scale_factor: int | None = Field(default=None, ge=1)
-    """What ``seq-mean-token-sum-norm`` divides by; default: ``max_sample_tokens``."""
+    """Divisor of ``seq-mean-token-sum-norm``; default: ``max_sample_tokens``."""
     clip_ratio_low: float = Field(default=0.2, ge=0)
     clip_ratio_high: float = Field(default=0.28, ge=0)
     clip_ratio_c: float = Field(default=3.0, gt=1)
-    """Dual clip: bound on the ratio where the advantage is negative; ``inf`` turns it off."""
+    """Dual clip: bound on the ratio if the advantage is negative; ``inf`` turns it off."""
     normalize_by_std: bool = True
     """Divide the group's advantages by its standard deviation (GRPO); False is Dr. GRPO."""
     gamma: float = Field(default=1.0, ge=0, le=1)
@@ -134,13 +134,14 @@ class AlgorithmConfig(Section):
     entropy_coeff: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the entropy bonus; with 0 it is not computed."""
     kl_loss_coef: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Weight of the divergence from the reference model in the loss; 0 in both places loads no reference."""
+    """Weight of the divergence from the reference model in the loss. If this and ``kl_reward_coef`` are 0, no reference
+    is loaded, except for ``dpo``."""
     kl_loss_type: KlEstimator = "k3"
     kl_reward_coef: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Weight of the divergence in the reward, taken off at every token."""
+    """Weight of the divergence in the reward, subtracted at every token."""
     kl_reward_type: Literal["k1", "k2", "k3", "abs", "low_var_kl"] = "k1"
     reference_model: str | None = None
-    """As ``model``; absent: the model that the run starts from."""
+    """Written like ``model``; absent: the policy as it was when the stage (without stages, the run) began."""
     drop_zero_variance_groups: bool = True
     """A group whose rows all have the same credit carries no gradient; leaving it out saves its tokens."""
     dynamic_sampling: bool = False
@@ -155,9 +156,9 @@ class AlgorithmConfig(Section):
     deviation_decay: float = Field(default=0.9, ge=0, lt=1)
     """Decay of that average: how much of its earlier value a step keeps."""
     overlong: OverlongConfig | None = None
-    """``"none"``: not, where the preset has it."""
+    """``"none"`` turns off the penalty of a preset that has one."""
     mask_truncated: bool = False
-    """Leave out the responses that ``max_tokens`` ended (DAPO's overlong filtering, arXiv 2503.14476, section 3.4)."""
+    """Leave out responses that ``max_tokens`` cut off (DAPO's overlong filtering, arXiv 2503.14476, section 3.4)."""
     tau_pos: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     tau_neg: float = Field(default=1.05, gt=0, allow_inf_nan=False)
     clip_cov_ratio: float = Field(default=0.0002, gt=0, le=1)
@@ -167,7 +168,7 @@ class AlgorithmConfig(Section):
     ppo_kl_coef: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     dro_beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     old_logprobs: Literal["behaviour", "trainer"] = "behaviour"
-    """What the ratio is taken against: the engine's logprobs, or the trainer's own before the step (one more pass)."""
+    """Denominator of the ratio: the engine's logprobs, or the trainer's own before the step (one more pass)."""
     rollout_is: Literal["token", "sequence"] | None = None
     """Truncated importance sampling between engine and trainer, by verl's rollout correction."""
     rollout_is_threshold: float | str = 2.0
@@ -256,9 +257,9 @@ class AlgorithmConfig(Section):
 
 
 def _refuse_without_effect_in_imitation(algorithm: "AlgorithmConfig") -> None:
-    """Raise ``ValueError`` if a given setting is one that the objective does not read, or its preset is not named.
+    """Raise ``ValueError`` if a setting is given that the objective does not read, or if its preset is not named.
 
-    SFT and DPO are both the loss ``-A log p``, with a factor ``A`` per token that the objective decides, so settings of
+    Both SFT and DPO use the loss ``-A log p``, with a factor ``A`` per token that the objective decides, so settings of
     rewards, ratios or estimators do not apply.
     """
     objective = algorithm.objective

@@ -1,10 +1,11 @@
 """verl's policy losses: the formula, where it comes from, and which settings each reads.
 
-The contract is in this one place, without torch. The formulas and the names stay verl's
-(``verl.trainer.ppo.core_algos``, 0.9.1); ``benchmarks/algorithms`` compares each with plain PyTorch. In them ``r`` is
-the ratio of the present policy to the old one at a token, ``A`` the advantage, and ``sg`` stops gradients. A sequence
-is a sample: the turns of an attempt that extend each other token for token are one. Where ``r`` is 1, as in the first
-update of a step on fresh samples, all but two have the gradient of ``-A log p``; they differ from the second update on.
+The contract is in this one place and does not import torch. The formulas and the names stay verl's
+(``verl.trainer.ppo.core_algos``, 0.9.1); ``benchmarks/algorithms`` compares each with plain PyTorch. In the formulas,
+``r`` is the ratio of the present policy to the old one at a token, ``A`` the advantage, and ``sg`` stops gradients. A
+sequence is a sample: the turns of an attempt that extend each other token for token form one. While ``r`` is 1, as in
+the first update of a step on fresh samples, all losses except two have the gradient of ``-A log p``; from the second
+update on, they differ.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ class PolicyLoss:
     aggregation: str | None = None
     """The only ``loss_agg_mode`` that it supports."""
     differs_at_one: bool = False
-    """Whether its gradient differs from that of ``-A log p`` even where every ratio is 1."""
+    """Whether its gradient differs from that of ``-A log p`` even if every ratio is 1."""
 
 
 POLICY_LOSSES: Mapping[str, PolicyLoss] = {

@@ -1,8 +1,9 @@
 """Algorithms by the names of their papers: each is a set of settings, any of which can be given next to the preset.
 
-What a preset does not name keeps its default. Numbers are the papers'; where a paper gives none, the comment says
-whose they are. ``mini_batches`` is how many optimizer steps the paper takes on a batch of rollouts, each with its own
-part of it; a batch of fewer groups than the paper's has fewer (``tree/mini_batches.py``).
+Settings that a preset does not name keep their defaults. Numbers are the papers'; if a paper gives none, the comment
+says where the number comes from. ``mini_batches`` is the number of optimizer steps that the paper takes on a batch of
+rollouts, each step on its own part of the batch; a batch with fewer groups than the paper's has fewer steps
+(``tree/mini_batches.py``).
 """
 
 import math
@@ -51,8 +52,8 @@ PRESETS: Mapping[str, Settings] = {
         "dynamic_sampling": True,
         "overlong": {},
     },
-    # Zheng et al., arXiv 2507.18071, equation 5 and section 5.1: four mini-batches. Their clip range is far below
-    # what an engine in bfloat16 rounds, so the ratio is taken against the trainer's own logprobs.
+    # Zheng et al., arXiv 2507.18071, equation 5 and section 5.1: four mini-batches. Their clip range is far below the
+    # rounding error of an engine in bfloat16, so the ratio is taken against the trainer's own logprobs.
     "gspo": {
         "mini_batches": 4,
         "old_logprobs": "trainer",
@@ -114,8 +115,8 @@ PRESETS: Mapping[str, Settings] = {
         "critic": {"cliprange_value": 0.2},
     },
     # Wang et al., RAGEN, arXiv 2504.20073, StarPO-S: the most uncertain quarter of the groups, a critic, no KL,
-    # asymmetric clip; gamma, lambda and entropy bonus as in its experiments, where the quarter that is kept of 128 is
-    # one mini-batch of 32.
+    # asymmetric clip; gamma, lambda and entropy bonus as in its experiments, in which the kept quarter of 128 is one
+    # mini-batch of 32.
     "starpo_s": {
         **_CLIP_HIGHER,
         "advantage": "gae",
@@ -139,7 +140,7 @@ def with_preset(given: Any) -> Any:
     """Fill in those settings of the named preset that are not given.
 
     Args:
-        given: what ``algorithm`` is set to: a preset's name, or settings among which ``preset`` may be.
+        given: the value of ``algorithm``: a preset's name, or settings, which may include ``preset``.
 
     Raises:
         ValueError: there is no preset of this name; the message lists the known ones.

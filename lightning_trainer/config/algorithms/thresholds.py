@@ -7,11 +7,11 @@ REJECTIONS = frozenset(
     {"token_k1", "token_k2", "token_k3", "seq_max_k2", "seq_max_k3"}
     | {f"seq_{how}_{estimator}" for how in ("sum", "mean") for estimator in ("k1", "k2", "k3")}
 )
-"""Which divergence between engine and trainer is bounded, of single tokens or of whole sequences."""
+"""The divergences between engine and trainer that can be bounded, of single tokens or of whole sequences."""
 
 
 def weight_threshold(threshold: float | str) -> tuple[float | None, float]:
-    """Return the bounds of an importance weight, the lower one where there is one.
+    """Return the lower bound of an importance weight, None if there is none, and the upper bound.
 
     Raises:
         ValueError: it is neither a positive number nor a pair ``"lower_upper"``.
@@ -23,8 +23,8 @@ def rejection_thresholds(rejections: str, thresholds: float | str | None) -> Non
     """Check ``rollout_rs`` and its threshold.
 
     Raises:
-        ValueError: a name is unknown or repeated, or a threshold is missing or invalid for its name, or there is
-            neither one for all names nor one for each.
+        ValueError: a name is unknown or repeated, a threshold is missing or invalid for its name, or there is neither a
+            single threshold for all names nor one for each.
     """
     names = [name.strip() for name in rejections.split(",") if name.strip()]
     if not names or (unknown := sorted(set(names) - REJECTIONS)):

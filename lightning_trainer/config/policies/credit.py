@@ -15,19 +15,19 @@ class CreditSettings(Section):
     """Base of the schemes' sections."""
 
     needs_values: ClassVar[bool] = False
-    """Whether it needs a critic's values: while a step is built it gives rewards, which the trainer turns into
-    advantages."""
+    """Whether it needs a critic's values: such a scheme gives rewards while a step is built, and the trainer turns them
+    into advantages."""
     gives_advantages: ClassVar[bool] = False
     """Whether it gives advantages, with the baseline already subtracted: none of verl's estimators runs on them."""
     needs_causes: ClassVar[bool] = False
     """Whether it needs ``Transition.causes``."""
     one_team: ClassVar[bool] = False
-    """Whether what an agent gets changes with who else took part, because it gets a part of the outcome, or the others'
-    own rewards too: only attempts by the same agents are compared."""
+    """Whether an agent's credit depends on which other agents took part, because it gets a part of the outcome, or the
+    others' own rewards too: only attempts by the same agents are compared."""
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Which rewards it leaves out: of ``calls``, ``agents`` or ``attempts``."""
+        """The rewards that the scheme does not use: those of ``calls``, ``agents`` or ``attempts``."""
         return ()
 
 
@@ -95,7 +95,7 @@ class HierarchicalCredit(CreditSettings):
 
 
 class CausalCredit(CreditSettings):
-    """Rewards flow back along the span graph, across agents; where branches join they are divided."""
+    """Rewards flow back along the span graph, across agents; where branches join, they are divided."""
 
     scheme: Literal["causal"] = "causal"
     gamma: Discount = 1.0
@@ -119,15 +119,15 @@ class GigpoCredit(CreditSettings):
     gamma: Discount = 0.95
     """Discount per call, of the step term's returns."""
     normalize_by_std: bool = True
-    """Divide both terms by the standard deviation of what is compared; False is the paper's F_norm = 1."""
+    """Divide both terms by the standard deviation of the values compared; False is the paper's F_norm = 1."""
     state: Literal["prompt", "observation"] = "prompt"
-    """What makes two calls start in the same state: the whole prompt, or what was new in it. A state that the agent
-    names (``lt.state``) goes before either."""
+    """What two calls in the same state have in common: the whole prompt, or what was new in it. A state that the agent
+    names (``lt.state``) takes precedence over both."""
     gives_advantages: ClassVar[bool] = True
 
 
 class GaeTurnsCredit(CreditSettings):
-    """Generalized advantage estimation, a turn being a time step."""
+    """Generalized advantage estimation with a turn as the time step."""
 
     scheme: Literal["gae_turns"] = "gae_turns"
     gamma: Discount = 1.0
@@ -137,7 +137,7 @@ class GaeTurnsCredit(CreditSettings):
 
 
 class GaeTokensCredit(CreditSettings):
-    """Generalized advantage estimation, a sampled token being a time step."""
+    """Generalized advantage estimation with a sampled token as the time step."""
 
     scheme: Literal["gae_tokens"] = "gae_tokens"
     gamma: Discount = 1.0
@@ -184,7 +184,7 @@ def named_scheme(value: Any) -> Any:
     """Fill in the default scheme, and refuse an unknown one in a sentence.
 
     Args:
-        value: what ``credit`` is set to, before validation.
+        value: the value of ``credit``, before validation.
 
     Raises:
         ValueError: the name is unknown; the known ones are listed.

@@ -1,9 +1,9 @@
 """verl's advantage estimators: what each compares, gets as ``index`` and ``response_mask``, and needs.
 
-The contract is in this one place, without torch, so that a configuration is refused before a model is loaded. For all
-of them a row is what ``Segment.row_id`` says, ``response_mask`` is 1 only on the row's sampled tokens (prompts, tool
-output and padding are in no row), and the row's credit is on its last sampled token. They differ in ``index``: rows
-with the same index are compared. We give (group id, agent, ``Segment.peers``), so roles are never mixed.
+The contract is in this one place and does not import torch, so that a configuration is refused before a model is
+loaded. For all estimators a row is what ``Segment.row_id`` says, ``response_mask`` is 1 only on the row's sampled
+tokens (prompts, tool output and padding are in no row), and the row's credit is on its last sampled token. Rows with
+the same ``index`` are compared; we give (group id, agent, ``Segment.peers``), so roles are never mixed.
 
 The formulas and the names stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1). An estimator that someone else
 registered with verl is accepted here, and its signature is checked when training starts.

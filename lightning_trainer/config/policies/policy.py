@@ -40,33 +40,33 @@ class PolicyConfig(Section):
 
     name: Name
     agents: tuple[str, ...] = Field(min_length=1)
-    """Agent names or patterns (``fixer*``). What no policy claims is traced and never trained. ``*`` claims
-    calls without an agent's name too."""
+    """Agent names or patterns (``fixer*``). Calls that no policy claims are traced but never trained. ``*`` also claims
+    calls without an agent's name."""
     model: str
     """A folder (relative to the configuration's), a Hugging Face id, ``embedded:smollm2-135m-instruct``, or
     ``random:tiny`` (for tests)."""
     group_size: int = Field(default=8, ge=2)
     groups_per_step: int = Field(default=8, ge=1)
     group_timeout_s: float = Field(default=600.0, gt=0)
-    """A group that has two ended attempts and hears nothing for this long is trained with what it has."""
+    """A group with two ended attempts for which nothing arrives for this long is trained with what it has."""
     span_timeout_s: float = Field(default=30.0, ge=0)
-    """An attempt that has ended and lacks spans is held back until none has come for this long; 0: never."""
+    """An attempt that has ended but lacks spans is held back until none has arrived for this long; 0: it never is."""
     samples: Literal["calls", "merged", "tree"] = "merged"
-    """What makes one sequence: a call; an agent's calls in an attempt, where they extend each other token for token; or
+    """What makes one sequence: a call; an agent's calls in an attempt, if they extend each other token for token; or
     any calls of the group that do (``transitions/sequences.py``)."""
     max_sample_tokens: int = Field(default=2048, ge=8)
     over_length: Literal["drop", "cut"] = "drop"
     """A response that does not fit is left out, or trained up to the limit (``transitions/length_limit.py``)."""
     failed_attempts: Literal["train", "drop"] = "train"
-    """Whether attempts whose code raised are trained where they were scored."""
+    """Whether attempts whose code raised an error are trained if they were scored."""
     non_text: Literal["drop", "keep"] = "drop"
     """Calls with images or the like: ``keep`` makes samples that refer to them, which train a vision-language model."""
     group_by: Literal["key", "task", "prompt"] = "key"
-    """Which attempts are compared: those of one ``lightning.group.id`` (the task id where there is none), of one task
-    id whatever the key says, or those whose first prompt is the same, token for token."""
+    """Which attempts are compared: those of one ``lightning.group.id`` (the task id if there is none), of one task id
+    whatever the group id says, or those whose first prompt is the same, token for token."""
     reward: Reward = "reward"
-    """Name of the evaluation that is the reward, or several with their weights: ``{score = 1.0, format = 0.2}``; of a
-    judge also ``{helpful = {weight = 1.0, correct = true}}``."""
+    """Name of the evaluation that is the reward, or several with their weights: ``{score = 1.0, format = 0.2}``; for a
+    judge's also ``{helpful = {weight = 1.0, correct = true}}``."""
     reward_wait_s: float = Field(default=0.0, ge=0, le=86400)
     """How long a step waits for rewards that its ended attempts still lack; one that comes later is not trained."""
     max_staleness: int | None = Field(default=None, ge=0)
@@ -76,9 +76,9 @@ class PolicyConfig(Section):
     allow_retokenized: bool = Field(
         default=False, validation_alias=AliasChoices("allow_retokenized", "allow_retokenised")
     )
-    """Also train on ids that were made again from words and verified (``lightning-trainer build --retokenize``), where
-    the engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead.
-    The British spelling is accepted, too."""
+    """Also train on ids that were retokenized from text and verified (``lightning-trainer build --retokenize``), if the
+    engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead. The
+    British spelling is accepted, too."""
     trusted: tuple[TrustedEngine, ...] = ()
     """Engines besides the daemon's own whose exact calls are trained, too; absent: none."""
     train_recorded: bool = False
@@ -87,7 +87,7 @@ class PolicyConfig(Section):
     """False: record and serve, never update."""
     max_steps: int | None = Field(default=None, ge=1)
     checkpoint_every: int = Field(default=10, ge=1)
-    """In steps. After a crash, the recorded batches since the last one are repeated and give the same weights."""
+    """In steps. After a crash, batches recorded since the last checkpoint are repeated and give the same weights."""
     keep_checkpoints: int = Field(default=2, ge=1)
     versions: VersionsConfig = VersionsConfig()
     """Which weights stay served as ``POLICY@vN``."""
@@ -212,7 +212,7 @@ class PolicyConfig(Section):
         return self._in_stage(self.stage[index]) if index >= 0 else self
 
     def stage_at(self, step: int) -> tuple[int, StageConfig] | None:
-        """Return the stage that a step belongs to and the number of its first step; None where there are no stages."""
+        """Return the number of the first step of a step's stage, and the stage itself; None if there are no stages."""
         starts = first_steps(self.stage)
         index = bisect_right(starts, step) - 1
         return (starts[index], self.stage[index]) if index >= 0 else None
@@ -240,7 +240,7 @@ class PolicyConfig(Section):
         return min((end for end in (self.max_steps, last_step(self.stage)) if end is not None), default=None)
 
     def takes_attempts_after(self, step: int) -> bool:
-        """Return whether a later step takes attempts: one that is shown a file takes none."""
+        """Whether a later step takes attempts; a step that trains on a file takes none."""
         last = math.inf if self.last_step is None else self.last_step
         if not self.stage:
             return step < last
@@ -261,7 +261,7 @@ class PolicyConfig(Section):
 
     @property
     def reference_model(self) -> str | None:
-        """The frozen model that a stage which needs one names; None: the policy as it was before the stage."""
+        """The frozen model named by a stage that needs a reference; None: the policy as it was before the stage."""
         named = (one.algorithm.reference_model for one in self.of_stages if one.algorithm.needs_reference)
         return next((model for model in named if model is not None), None)
 
@@ -293,8 +293,8 @@ class PolicyConfig(Section):
     def claims(self, agent: str | None) -> bool:
         """Whether calls of this agent belong to the policy (shell-style patterns, case matters).
 
-        Of several policies whose patterns match, the first in the configuration has the agent. Calls without an agent's
-        name (None) belong to the first that lists ``*``: no other pattern has anything to match.
+        If the patterns of several policies match, the agent belongs to the first of them in the configuration. Calls
+        without an agent's name (None) belong to the first that lists ``*``: no other pattern matches an absent name.
         """
         return (
             matches(agent, self.agents)
@@ -328,9 +328,9 @@ class PolicyConfig(Section):
 
 
 def any_agent() -> PolicyConfig:
-    """Return a policy that claims every agent, with which recorded calls are examined while there is no other.
+    """Return a policy that claims every agent, for examining recorded calls when no policy is configured.
 
-    It has no model, so none that a call is too long for: calls can be judged with it, but it can be neither served nor
+    It has no model, so no call is too long for it: calls can be judged with it, but it can be neither served nor
     trained.
     """
     return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none", max_sample_tokens=sys.maxsize)

@@ -12,8 +12,8 @@ class RewardTerm(Section):
 
     weight: float = 1.0
     correct: bool = False
-    """Correct it for its judge's known errors (``rewards/reliability.py``), which are measured against the rewards in
-    the judge's ``checked_by``."""
+    """Correct the reward for its judge's known errors (``rewards/reliability.py``), which are measured against the
+    rewards in the judge's ``checked_by``."""
 
 
 Reward = str | Mapping[str, float | RewardTerm]

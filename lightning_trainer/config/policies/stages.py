@@ -19,17 +19,17 @@ class StageConfig(Section):
     """One stage. Settings that it leaves out are the policy's own."""
 
     steps: int | None = Field(default=None, ge=1)
-    """How many it has; only the last stage may leave this out, and then goes on until ``max_steps``."""
+    """Number of steps; only the last stage may leave this out, and then continues until ``max_steps``."""
     data: Path | None = None
-    """Demonstrations for ``sft`` or pairs for ``dpo``, as ``lightning-trainer build`` or TRL has them; relative to the
-    configuration's folder. None: train on what the agents do meanwhile."""
+    """Demonstrations for ``sft`` or pairs for ``dpo``, in the form of ``lightning-trainer build`` or TRL; relative to
+    the configuration's folder. None: train on what the agents do meanwhile."""
     batch_size: int = Field(default=64, ge=1)
     """Rows of ``data`` per step."""
     algorithm: AlgorithmConfig | None = None
     credit: CreditConfig | None = None
     reward: Reward | None = None
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Peak learning rate; the optimizer's schedule runs on across all stages."""
+    """Peak learning rate; the optimizer's schedule continues across all stages."""
 
     @field_validator("reward")
     @classmethod
@@ -42,7 +42,7 @@ class StageConfig(Section):
         return named_scheme(value)
 
     def require_use_of_all(self, of_policy: AlgorithmConfig) -> None:
-        """Check that the algorithm of the stage uses its settings; ``of_policy`` is the one of a stage that names none.
+        """Check that the stage's algorithm, by default the policy's, uses the stage's settings.
 
         Raises:
             ValueError: reinforcement learning has no use for ``data``, or imitation for ``credit``.
@@ -64,7 +64,7 @@ def first_steps(stages: Sequence[StageConfig]) -> tuple[int, ...]:
     """Return the number of each stage's first step.
 
     Raises:
-        ValueError: a stage that is not the last one does not say how long it is.
+        ValueError: a stage other than the last does not say how long it is.
     """
     found, step = [], 1
     for number, stage in enumerate(stages, start=1):
@@ -76,7 +76,7 @@ def first_steps(stages: Sequence[StageConfig]) -> tuple[int, ...]:
 
 
 def last_step(stages: Sequence[StageConfig]) -> int | None:
-    """Return the number of the last step of all stages; None when there is no end."""
+    """Return the number of the last step of all stages; None if there is no end."""
     if not stages or stages[-1].steps is None:
         return None
     return sum(stage.steps or 0 for stage in stages)

@@ -17,10 +17,10 @@ class TrustedEngine(Section):
     model: str = Field(min_length=1)
     """The name under which it serves the policy's weights; its answers under another name are not the policy's."""
     version: Annotated[int, Field(ge=0, strict=True)] | Literal["unknown"]
-    """The policy's version whose weights it serves; 0 is what the policy starts from."""
+    """The policy's version whose weights it serves; 0 is the model that the policy starts from."""
     logprobs: Literal["raw", "processed"] = "raw"
     """``raw``, vLLM's default: under the model's own distribution, so only calls at temperature 1 without penalties or
-    a bias can be trained. ``processed``: under what the tokens were drawn from (``--logprobs-mode
+    a bias can be trained. ``processed``: under the distribution that the tokens were drawn from (``--logprobs-mode
     processed_logprobs``)."""
 
     @field_validator("host")

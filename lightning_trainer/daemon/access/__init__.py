@@ -1,1 +1,1 @@
-"""Who may come in: the daemon's token, where its user's clients find it, and the proof that it is the daemon."""
+"""Access to the daemon: its token, where its user's clients find it, and the proof that the daemon is the right one."""

@@ -1,7 +1,7 @@
 """Which daemon this is: an id made at the first start and kept in the state folder, whatever address it listens on.
 Daemons that share a store are one daemon to their clients: they have one id, kept in the store.
 
-Spans wait on disk for one daemon, by this id, so that another project's at the same address never gets them.
+Spans wait on disk for one daemon, by this id, so that another project's daemon at the same address never gets them.
 """
 
 import logging
@@ -32,7 +32,7 @@ def challenge_router(token: str | None, daemon: str) -> APIRouter:
     """Return the route. Without a token its proofs are None.
 
     Args:
-        daemon: its id.
+        daemon: the daemon's id.
     """
     router = APIRouter()
 
@@ -59,14 +59,14 @@ class Identity:
     """Names under which spans wait for it: its id, and its token's owner for clients that knew only the token."""
 
     def shared_as(self, daemon: str) -> "Identity":
-        """Return the identity of a daemon that shares its store under that id; what waits for its own is its still."""
+        """Return the identity under the id of the store that it shares; spans that wait for its own id stay its own."""
         return replace(self, daemon=daemon, owners=tuple(dict.fromkeys((daemon, *self.owners))))
 
 
 def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity:
     """Return the daemon's identity, which is made at its first start.
 
-    A state folder that was emptied still belongs to the same daemon, as long as its address is remembered.
+    After its state folder was emptied a daemon keeps its id, as long as the id is remembered for its address.
 
     Raises:
         ConfigError: the id cannot be stored, or the stored one is malformed.
@@ -81,7 +81,7 @@ def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity
 
 
 def leave_to_its_owner(url: str, identity: Identity) -> None:
-    """Set aside the spans that wait at this address for another daemon, the last one that was there.
+    """Set aside the spans at this address that name no daemon, for the last daemon here, if that was another one.
 
     Clients of older versions did not say which daemon their spans were for.
     """

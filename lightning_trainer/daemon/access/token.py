@@ -1,7 +1,7 @@
 """The daemon's token: the configuration's, or one that is made at the first start and kept in the state folder.
 
-``none`` in the configuration is a daemon without one. Commands find it in the same places, or where the daemon left it
-for this user's clients: the variable of ``token_env`` need not be set for them.
+With ``none`` in the configuration the daemon has no token. Commands find the token in the same places, or where the
+daemon left it for this user's clients, so they do not need the variable that ``token_env`` names.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ _BYTES = 32
 
 
 def token_of_daemon(config: DaemonConfig) -> str | None:
-    """Return the token, made now if this is the first start; None for a daemon without.
+    """Return the token, made now if this is the first start; None for a daemon without one.
 
     Raises:
-        ConfigError: it cannot be kept, or what is kept or in the environment is not one.
+        ConfigError: the token cannot be kept, or the one that is kept or in the environment is not a token.
     """
     given = config.given_token()
     token = given or _checked(config, kept_once(config.state_dir / _FILE, "the daemon's token", _made))
@@ -44,7 +44,7 @@ def token_of_daemon(config: DaemonConfig) -> str | None:
 
 
 def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | None:
-    """Return the token that a command needs; None where there is none, or none that is known here.
+    """Return the token that a command needs; None if there is none, or none that is known here.
 
     Args:
         url: where the daemon runs, if that is known.
@@ -68,11 +68,11 @@ def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | Non
 
 @contextlib.contextmanager
 def told_to_clients(urls: Collection[str], daemon: KnownDaemon, *, lasting: bool) -> Iterator[Callable[[str], None]]:
-    """Leave word for this user's clients of the daemon; inside, call what this gives with a new certificate.
+    """Leave the daemon's access data for this user's clients; yield a function that updates the certificate in them.
 
     Args:
         urls: all of the daemon's.
-        lasting: it stays when the daemon stops, since it comes back to this address.
+        lasting: whether the data stays when the daemon stops, since the daemon comes back to this address.
     """
     paths: set[Path] = set()
 

@@ -26,7 +26,7 @@ def explaining_router(store: Store, config: Config) -> APIRouter:
         agent: str | None = Query(None, max_length=256),
         width: int = Query(160, ge=40, le=1000),
     ) -> dict[str, Any]:
-        """``document`` is what the command prints with ``--json``, ``text`` what it prints without, of that width."""
+        """Return ``document``, which the command prints with ``--json``, and ``text``, which it prints without."""
         question = Question(rollout, last, policy, agent)
         try:
             told = await store.scan(lambda connection: answer(connection, config, question, place="the daemon's store"))

@@ -1,4 +1,4 @@
-"""``GET /lightning/feedback`` says who said what and how far each is believed; ``POST /lightning/forget`` erases."""
+"""``GET /lightning/feedback``: who said what, and how far each is believed; ``POST /lightning/forget``: erasing it."""
 
 import asyncio
 import time
@@ -58,18 +58,18 @@ FORGET = {
     "trace": forget_trace,
     "response": forget_response,
 }
-"""What erases what, by the name of its kind."""
+"""The function that erases a thing, by the thing's kind."""
 
 
 def forget_and_say(connection, kind: str, name: str) -> dict:
-    """Erase and return what was erased, the versions that were made with it, and those of prompts that quote it; one
-    transaction.
+    """Erase a thing, and return what was erased, the versions that were made with it, and the versions of prompts that
+    quote it, all in one transaction.
 
     Args:
         kind: one of ``FORGET``.
 
     Raises:
-        ForgetError: nothing of it is stored.
+        ForgetError: nothing of that name is stored.
     """
     quoted_by = quoting(connection, attempts_named(connection, kind, name))
     forgotten = FORGET[kind](connection, name, now_ns=time.time_ns())
@@ -79,7 +79,7 @@ def forget_and_say(connection, kind: str, name: str) -> dict:
 
 
 def still_in(config: Config) -> list[str]:
-    """Return in a sentence each what still has what was erased: files that the daemon does not write again."""
+    """Return a sentence for each file that may still have what was erased: the daemon does not write it again."""
     said = [
         f"{aside} was set aside and may still have it: delete it when you do not need it any more"
         for aside in set_aside_before(config.daemon.state_dir / STORE)
@@ -92,7 +92,7 @@ def still_in(config: Config) -> list[str]:
 
 
 def report_and_tasks(connection: Connection, config: FeedbackConfig) -> dict[str, Any]:
-    """Return what is said of the newest feedback, with how many pieces name a task in place of a rollout."""
+    """Return the report on the newest feedback, with how many pieces name a task in place of a rollout."""
     tasks = select_rated_tasks(connection)
     named = {"feedback": sum(number for _, number in tasks), "such_as": tasks[0][0]} if tasks else None
     return {**feedback_report(look(connection, config, time.time_ns()), config), "task_named": named}
@@ -102,7 +102,7 @@ def feedback_api(store: Store, config: FeedbackConfig, still_there: Callable[[],
     """Return the routes.
 
     Args:
-        still_there: says what still has what was erased.
+        still_there: returns sentences that say what still has what was erased.
     """
     router = APIRouter()
 
@@ -110,12 +110,12 @@ def feedback_api(store: Store, config: FeedbackConfig, still_there: Callable[[],
 
     @router.get("/lightning/feedback")
     async def report() -> dict:
-        """What is said of the newest feedback; where there is so much that this takes long, what was said lately."""
+        """Return the report on the newest feedback, or a recent one if there is so much that a new one takes long."""
         return {**await reports.get(), "age_s": reports.age_s}
 
     @router.post("/lightning/forget")
     async def forget(request: Request) -> JSONResponse:
-        """Answers when it is erased; 404 where nothing of that name is stored."""
+        """Erase, and then answer; 404 if nothing of that name is stored."""
         try:
             body = await read_json(request, ForgetBody)
             ((kind, name),) = body.model_dump(exclude_none=True).items()

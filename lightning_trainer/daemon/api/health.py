@@ -1,5 +1,5 @@
-"""``/healthz``: the daemon is alive. ``/readyz``: calls are taken and recorded, engines answer, loops go on; else 503
-and why.
+"""``/healthz``: the daemon is alive. ``/readyz``: calls are taken and recorded, engines answer, loops make progress;
+else 503 and the reason.
 """
 
 import time

@@ -1,7 +1,7 @@
 """``POST /lightning/judge``: recorded attempts judged by the daemon, on request.
 
 The answer is a stream of JSON lines that ends with the result: a judge may take hours, and a proxy gives up a
-connection on which nothing comes. A client that hangs up stops the judge; the verdicts until then are stored.
+connection on which nothing comes. A client that hangs up stops the judge; the verdicts given until then are stored.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _EVERY_S = 2.0
 _HEADERS = [
     (b"content-type", b"application/jsonl"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep the lines, and who waits for them would give up
+    (b"x-accel-buffering", b"no"),  # nginx would hold back the lines, and the client would give up
 ]
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 
@@ -77,7 +77,7 @@ def judging_router(store: Store, sink: SpanSink, config: Config, engine_of: Engi
 
     @router.post(JUDGE_PATH)
     async def judge(request: Request) -> Response:
-        """Lines ``{"working": {"groups": 40, "done": 3}}``, and one ``{"done": {...}}`` or ``{"error": "..."}``."""
+        """Send lines ``{"working": {"groups": 40, "done": 3}}``, then ``{"done": {...}}`` or ``{"error": "..."}``."""
         try:
             body = await read_json(request, JudgeBody)
             hand = ByHand(config, config.named_judge(body.judge), store.scan, engine_of)
@@ -103,7 +103,7 @@ def judging_router(store: Store, sink: SpanSink, config: Config, engine_of: Engi
 
 
 async def _work(store: Store, sink: SpanSink, hand: ByHand, body: JudgeBody) -> Callable[[], Awaitable[Any]]:
-    """Return what makes the result."""
+    """Return the function that makes the result."""
     if body.report:
         return lambda: store.scan(lambda connection: summarize(judge_report(connection, hand.by), hand.by))
     asked = Asked(body.names, body.since, body.again, body.shuffle)
@@ -112,7 +112,7 @@ async def _work(store: Store, sink: SpanSink, hand: ByHand, body: JudgeBody) -> 
 
 
 class _Lines(Response):
-    """Does the work while someone listens, and says how far it is."""
+    """An answer that does the work while the client listens, and tells it how far that is."""
 
     def __init__(self, work: Callable[[], Awaitable[Any]], progress: Progress, over: Callable[[], None]) -> None:
         super().__init__()

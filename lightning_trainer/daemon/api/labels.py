@@ -1,7 +1,7 @@
-"""``POST /lightning/rollouts/{id}/labels``: what a person says of a rollout, a reward, a note, or both.
+"""``POST /lightning/rollouts/{id}/labels``: what a person says of a rollout: a reward, a note, or both.
 
-The reward is stored as every other is, an ``evaluate`` span, with who gave it; of several of one name the newest
-counts, so a person corrects a program or a judge. The note is a span of its own that nothing trains on.
+The reward is stored like every other, as an ``evaluate`` span, with who gave it; of several with one name the newest
+counts, so a person can correct a program or a judge. The note is a span of its own that nothing trains on.
 """
 
 import os
@@ -31,7 +31,7 @@ class LabelBody(BaseModel):
 
     reward: Annotated[float, Field(strict=True)] | None = None
     name: _Label = "reward"
-    """Of the reward; see ``named``."""
+    """Name of the reward; see ``named``."""
     note: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     """Why, or anything else that is worth knowing."""
     attempt_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
@@ -46,10 +46,10 @@ class LabelBody(BaseModel):
 
 
 def named(body: LabelBody, config: Config) -> LabelBody:
-    """Return the label with a name for its reward: one without is of the only reward that the policies are trained by.
+    """Return the label with its reward named: if no name was posted, after the only reward that policies train by.
 
     Raises:
-        ConfigError: there are several.
+        ConfigError: no name was posted, and policies train by several rewards.
     """
     if body.reward is None or "name" in body.model_fields_set:
         return body

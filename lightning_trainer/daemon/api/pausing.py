@@ -1,7 +1,7 @@
-"""``POST /lightning/policies/{name}/pause`` and ``/resume``: training rests until someone lets it go on.
+"""``POST /lightning/policies/{name}/pause`` and ``/resume``: training rests until someone resumes it.
 
-That it is paused is in the store, so it holds over a restart; serving and capture go on. A pause takes effect between
-two steps: the one that is being trained ends first.
+A pause is recorded in the store, so it survives a restart; serving and capture go on. It takes effect between two
+steps: the one that is being trained ends first.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ async def pause(store: Store, asked: RollbackRequests, policy: str, reason: str)
 
 
 async def resume(store: Store, asked: RollbackRequests, policy: str) -> str:
-    """Record that a policy goes on, wake its loop, and say so."""
+    """Record that a policy is resumed, wake its loop, and say so."""
     was = await store.write(lambda connection: pauses.remove(connection, policy))
     asked.paused = None
     asked.look_at_pause()

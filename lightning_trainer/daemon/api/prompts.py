@@ -1,4 +1,4 @@
-"""``/lightning/prompts``: versions of prompts, for programs that use them, and for those that make them better.
+"""``/lightning/prompts``: versions of prompts, for the programs that use them and for those that improve them.
 
 ``POST /lightning/prompts/{name}`` answers a client with the live version that derives from the default in its code.
 Everything is in the store, so all daemons that share one answer alike. A text that the rules of ``[daemon] redact``
@@ -29,7 +29,7 @@ from lightning_trainer.types import Span
 _LARGEST = 2**62
 _LONGEST_PAGE = 1000
 _MOST_ATTEMPTS = 1000
-"""Of one proposal."""
+"""From which one proposal may be made."""
 _MOST_USED_IN = 32
 _Attempt = Annotated[str, Field(min_length=1, max_length=512)]
 _Name = Annotated[str, Path(pattern=f"^{NAME}$")]
@@ -42,12 +42,12 @@ class _Posted(BaseModel):
 
 
 class UseBody(_Posted):
-    """What a program posts that uses a prompt."""
+    """What a program that uses a prompt posts."""
 
     root: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """SHA-256 of the default in the code."""
     default: _Text | None = None
-    """The default itself; None: it must not be kept, and is not registered."""
+    """The default itself; None: it must not be kept, so it is not registered."""
 
 
 class VersionBody(_Posted):
@@ -59,7 +59,7 @@ class VersionBody(_Posted):
 
 
 class ProposalBody(_Posted):
-    """What an optimizer posts: from what a new version is to be made."""
+    """What an optimizer posts: the parent and the attempts to make a new version from."""
 
     parent: _Version
     attempts: Annotated[list[_Attempt], Field(min_length=1, max_length=_MOST_ATTEMPTS)]
@@ -85,7 +85,7 @@ def prompts_router(store: Store, redact: Redactor, proposers: Proposers | None) 
 
     Args:
         redact: the daemon's rules.
-        proposers: make new versions; without any, who asks for one is answered 503.
+        proposers: make new versions; None: requests for one are answered 503.
     """
     routes = _Prompts(store, redact, proposers)
     router = APIRouter()
@@ -108,7 +108,7 @@ class _Prompts:
         self._earned = LiveEarned(store)
 
     async def names(self) -> dict:
-        """Every prompt, with its live versions and how many it has."""
+        """Return every prompt with its live versions and the number of its versions."""
         found = await self._store.scan(prompts.names)
         return {"prompts": [{"name": one.name, "live": list(one.live), "versions": one.versions} for one in found]}
 
@@ -119,8 +119,8 @@ class _Prompts:
         limit: Annotated[int, Query(ge=1, le=_LONGEST_PAGE)] = _LONGEST_PAGE,
         used_in: Annotated[list[_Attempt] | None, Query(max_length=_MOST_USED_IN)] = None,
     ) -> dict:
-        """The newest ``limit`` versions (``before``: of those before that one), newest last; with ``used_in``, once or
-        several times, the version alone that the first of these attempts ran with that asked for the prompt."""
+        """Return the newest ``limit`` versions (of those before ``before``), newest last; with ``used_in``, given once
+        or more, only the version that the first of these attempts that asked for the prompt ran with."""
         if used_in:
             return await self._used_in(name, used_in)
         found = await self._store.scan(lambda connection: prompts.select(connection, name, before=before, newest=limit))
@@ -129,7 +129,7 @@ class _Prompts:
         return {"name": name, "versions": [_shown(one) for one in found]}
 
     async def earned(self, name: _Name) -> dict:
-        """What each version earned in the newest live attempts that ran with it."""
+        """Return what each version earned in the newest live attempts that ran with it."""
         found = await self._earned.get(name)
         return {"name": name, "earned": [asdict(one) for one in found.values()]}
 
@@ -154,7 +154,7 @@ class _Prompts:
         return {"version": found.version, "text": found.text}
 
     async def used(self, name: _Name, request: Request) -> JSONResponse:
-        """The live version of a root, for a client; its default is registered if the root is new."""
+        """Answer a client with the live version of its root; register its default if the root is new."""
 
         async def look(body: UseBody) -> dict:
             found = await self._store.scan(lambda connection: prompts.live(connection, name, body.root))
@@ -188,7 +188,7 @@ class _Prompts:
         return await _answer(request, VersionBody, add_it)
 
     async def propose(self, name: _Name, request: Request) -> JSONResponse:
-        """Add the proposer's version, made from attempts; ``spent`` is what its model was asked, in a refusal too."""
+        """Add the proposer's version, made from attempts; ``spent``, also in a refusal, is what its model was asked."""
 
         async def propose_one(body: ProposalBody) -> dict:
             parent = await self._store.scan(lambda connection: prompts.select_one(connection, name, body.parent))
@@ -240,7 +240,7 @@ class _Prompts:
 
 
 async def _answer(request: Request, model: type[Body], work: Callable[[Body], Awaitable[dict]]) -> JSONResponse:
-    """Read the body and answer what ``work`` makes of it, or why it made nothing."""
+    """Read the body and answer with what ``work`` makes of it, or with the reason why it made nothing."""
     try:
         return JSONResponse(await work(await read_json(request, model)))
     except JsonBodyError as error:
@@ -266,7 +266,7 @@ def _number_in(spans: Sequence[Span], name: str) -> int | None:
 
 
 def _kept(reason: str) -> str:
-    """Return the beginning of a model's reason, as valid UTF-8: a bad one must not cost its text."""
+    """Return the beginning of a model's reason, as valid UTF-8: a bad reason must not cost the proposed text."""
     return reason[:LONGEST_REASON].encode("utf-8", "replace").decode()
 
 

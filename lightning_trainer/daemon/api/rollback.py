@@ -19,37 +19,37 @@ from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, 
 
 @dataclass(slots=True)
 class AskedRollback:
-    """One that a request waits for."""
+    """A rollback or promotion that a request waits for."""
 
     version: int
     promote: bool = False
-    """Whether it is one that was never served."""
+    """Whether it is a promotion, of a version that was never served."""
     id: str = field(default_factory=lambda: uuid4().hex)
-    """By which it is known again in a store that other daemons share."""
+    """Identifies it in a store that other daemons share."""
     recorded: bool = False
-    """From then on it will happen, whatever crashes."""
+    """Whether it is in the store, so that it will happen, whatever crashes."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class RollbackRequests:
-    """What the route asks and the loop does when it is between two steps; one at a time."""
+    """What the routes ask for and the loop carries out between two steps, one request at a time."""
 
     def __init__(self, wake: asyncio.Event) -> None:
-        """``wake`` is set when one is asked, for a loop that waits for something else."""
+        """``wake`` is set at each request, for a loop that waits for something else."""
         self._wake = wake
         self._asked = asyncio.Event()
         self.pending: AskedRollback | None = None
         self.changed = False
-        """Whether a recorded step was taken out since the loop has looked."""
+        """Whether a recorded step was taken out since the loop last looked."""
         self.paused: str | None = None
-        """Why training was paused by a person; None where it was not."""
+        """Why a person paused training; None if it is not paused."""
 
     async def ask(self, version: int, *, promote: bool = False) -> None:
-        """Return when training goes on from the version and it is served.
+        """Ask for a version, and return when it is served and training goes on from it.
 
         Raises:
-            RollbackError: another is under way, or there is no such way.
-            LightningError: it is recorded, and trainer or engine failed on it.
+            RollbackError: another request is under way, or the version cannot be had.
+            LightningError: the request is recorded, and trainer or engine failed on it.
         """
         if self.pending is not None:
             what = "promotion of" if self.pending.promote else "rollback to"
@@ -60,11 +60,11 @@ class RollbackRequests:
         await asyncio.shield(asked.done)
 
     def promotes(self, version: int) -> bool:
-        """Whether a version that is held back is asked for, whatever is compared."""
+        """Whether a person asks for a version that is held back, whatever its comparison finds."""
         return self.pending is not None and self.pending.promote and self.pending.version == version
 
     async def wait(self) -> None:
-        """Return when one is asked, the records have changed, or training was paused or resumed."""
+        """Return when a version is asked for, the records have changed, or training was paused or resumed."""
         await self._asked.wait()
         if self.pending is None and not self.changed:
             self._asked.clear()
@@ -85,12 +85,12 @@ class RollbackRequests:
         self._wake.set()
 
     def end_recorded(self, error: LightningError | None = None) -> None:
-        """As ``end``, for a request that is recorded: another one came meanwhile, and is yet to be looked at."""
+        """Like ``end``, but only for a request that is recorded: one that came meanwhile is yet to be looked at."""
         if self.pending is not None and self.pending.recorded:
             self.end(error)
 
     def end(self, error: LightningError | None = None) -> None:
-        """Tell the request that waits how it ended; nothing where there is none."""
+        """Tell the request that waits, if there is one, how it ended."""
         asked, self.pending = self.pending, None
         self._asked.clear()
         if asked is not None and not asked.done.done():
@@ -106,7 +106,7 @@ class RollbackBody(BaseModel):
 
 
 def no_policy(name: str, known: Collection[str]) -> str:
-    """The error for a policy that does not exist."""
+    """Return the error for a policy that does not exist."""
     if not known:
         return (
             f"there is no policy {name!r}: this daemon only records; add a [[policy]] to its configuration and start "
@@ -121,12 +121,12 @@ def rollback_router(requests: Mapping[str, RollbackRequests]) -> APIRouter:
 
     @router.post("/lightning/policies/{name}/rollback")
     async def roll_back(name: str, request: Request) -> JSONResponse:
-        """Answers when the version is served: after the present step, and the repeating of recorded ones."""
+        """Answer when the version is served: after the present step, and after recorded ones were repeated."""
         return await answer(name, request, promote=False)
 
     @router.post("/lightning/policies/{name}/promote")
     async def promote(name: str, request: Request) -> JSONResponse:
-        """Answers when the version is proven and served: after the present step, or at once where its canary runs."""
+        """Answer when the version is proven and served: after the present step, or at once while its canary runs."""
         return await answer(name, request, promote=True)
 
     async def answer(name: str, request: Request, *, promote: bool) -> JSONResponse:

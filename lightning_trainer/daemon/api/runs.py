@@ -1,8 +1,8 @@
-"""Which runs are going on: the process that runs one holds its name for as long as a connection stays open.
+"""The runs that are under way: a run's process holds the run's name for as long as it keeps a connection open.
 
 Group ids carry the name, so two runners with one name would complete each other's groups. A connection needs no clock:
 it ends with the process that opened it, however that ends, and a process that starts the same run again gets its name
-at once. Between daemons that share a store, a name is held in the store as well, and renewed with every line.
+at once. If daemons share a store, a name is held in the store as well, and renewed with every line.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.sharing import Sharing
 
 _BEAT_S = 10.0
-"""Seconds between two lines, from which each side learns when the other's machine is gone."""
+"""Seconds between two lines, by which each side notices when the other's machine is gone."""
 _LASTS_S = 30.0
 """How long the store keeps a name whose daemon is silent."""
 _HEADERS = [
     (b"content-type", b"text/plain"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep the first line, for which a runner waits
+    (b"x-accel-buffering", b"no"),  # nginx would hold back the first line, for which a runner waits
 ]
 _HEAD: Message = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
 _LINE: Message = {"type": "http.response.body", "body": b"held\n", "more_body": True}
@@ -46,7 +46,7 @@ class _Runs:
         return sorted({*self._held, *await self.store.held_runs()})
 
     async def take(self, name: str, holder: str) -> bool:
-        """Hold a name; whether it was free."""
+        """Hold a name; return whether it was free."""
         if name in self._held:
             return False
         self._held.add(name)
@@ -59,7 +59,7 @@ class _Runs:
         return taken
 
     async def renew(self, name: str, holder: str) -> bool:
-        """Hold it on; False if another daemon's caller took it while this one was silent."""
+        """Renew the hold; return False if another daemon's caller took the name while this one was silent."""
         try:
             return await self.store.hold_run(name, holder, _LASTS_S)
         except StoreError:  # nobody else can take it either
@@ -67,7 +67,7 @@ class _Runs:
 
     async def release(self, name: str, holder: str) -> None:
         try:
-            with contextlib.suppress(StoreError):  # then its time ends by itself
+            with contextlib.suppress(StoreError):  # then the hold expires by itself
                 await self.store.release_run(name, holder)
         finally:
             self._held.discard(name)
@@ -114,13 +114,13 @@ def runs_router(store: Sharing) -> APIRouter:
 
     @router.get("/lightning/runs")
     async def runs() -> list[str]:
-        """The names of the runs that are going on."""
+        """Return the names of the runs that are under way."""
         with _unavailable():
             return await held.names()
 
     @router.get("/lightning/runs/{name}/hold", response_class=Response)
     async def hold(name: str, holder: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")] = None) -> Response:
-        """A line now and then for as long as the caller listens; 409 while someone else does."""
+        """Send a line now and then for as long as the caller listens; answer 409 while another one holds the name."""
         holder = holder or secrets.token_hex(16)
         with _unavailable():
             taken = await held.take(name, holder)
@@ -133,7 +133,7 @@ def runs_router(store: Sharing) -> APIRouter:
 
 @contextlib.contextmanager
 def _unavailable() -> Iterator[None]:
-    """Answer 503 where the store does not: who asks comes again."""
+    """Answer 503 if the store cannot be used, so that the caller tries again."""
     try:
         yield
     except StoreError as error:

@@ -1,7 +1,7 @@
-"""``POST /lightning/score``: log-probabilities of token ids by a policy's own engine, and the version they are of.
+"""``POST /lightning/score``: log-probabilities of token ids by a policy's own engine, and the version that gave them.
 
-Passed on as it is, and so is the answer. Judges of the daemon take the same way inside it; this route is for
-``lightning-trainer judge``, which is a process of its own.
+The request is passed on as it is, and so is the answer. The daemon's own judges ask the engine in the same way, without
+this route: it is for ``lightning-trainer judge``, which is a process of its own.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class ScoreBody(BaseModel):
 
 
 def scoring(upstream: Upstream) -> Post:
-    """Return the way to a policy's engine."""
+    """Return a function that asks a policy's engine."""
 
     async def post(body: bytes) -> tuple[int, bytes]:
         answer = await upstream.complete(SCORE_PATH, body)
@@ -38,7 +38,7 @@ def scoring(upstream: Upstream) -> Post:
 
 
 def scoring_router(ways: Mapping[str, Post]) -> APIRouter:
-    """Return the route; ``ways``: to the engines, by policy."""
+    """Return the route; ``ways`` ask the engines, by policy."""
     router = APIRouter()
 
     @router.post(SCORE_PATH)

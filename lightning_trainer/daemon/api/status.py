@@ -35,7 +35,7 @@ _PAGE = 100
 _LONGEST_PAGE = 1000
 """Steps, versions or rows in one answer: a run has no end, and a runner asks at every step."""
 _LARGEST = 2**62
-"""Step or version that is looked for; the next one is a number of SQLite's as well."""
+"""The largest step or version that is looked up; SQLite can hold the number after it, too."""
 
 
 class WatchedPolicy(Protocol):
@@ -76,7 +76,7 @@ def status_router(
 
 
 class _Status:
-    """One method a route."""
+    """The routes, a method each."""
 
     def __init__(
         self, policies: Sequence[WatchedPolicy], store: Store, not_kept: Mapping[str, int], census: LiveCensus
@@ -97,7 +97,7 @@ class _Status:
         }
 
     async def agents(self) -> dict:
-        """The agents of the newest spans, as ``lightning-trainer agents`` shows them."""
+        """Return the agents of the newest spans, as ``lightning-trainer agents`` shows them."""
         seen = await self._census.get()
         policies = [watched.policy for watched in self._by_name.values()]
         report = agents_report(seen.agents, seen.losses, policies, seen.unread)
@@ -110,8 +110,8 @@ class _Status:
         after: str | None = Query(None, max_length=512),
         limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict[str, int]:
-        """How many attempts of a mode have ended of each group whose id begins with ``prefix``, whosoever it is: of no
-        policy's, too. Paged as ``groups``."""
+        """Return how many attempts of a mode have ended in each group whose id begins with ``prefix``, whether it is a
+        policy's or not. Paged like ``groups``."""
         return await self._store.ended_by_group(prefix, mode=mode, after=after, limit=limit)
 
     async def policy(
@@ -123,9 +123,9 @@ class _Status:
         before: int | None = Query(None, ge=1, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict:
-        """Everything about a policy; of its steps, their versions and their ledger the newest ``limit`` (``before``:
-        of those before that step). With ``steps_done`` and ``timeout_s`` it answers when that many steps are done, or
-        when the present one wants more groups than ``groups_wanted``."""
+        """Return everything about a policy: of its steps, their versions and their ledger, the newest ``limit`` (of
+        those before step ``before``). With ``steps_done`` and ``timeout_s``, answer only when that many steps are done,
+        or when the present one wants more groups than ``groups_wanted``."""
         watched = self._named(name)
         if timeout_s > 0:
             await watched.progress.wait_for_step(steps_done, timeout_s, groups_wanted=groups_wanted)
@@ -141,12 +141,12 @@ class _Status:
         after: str | None = Query(None, max_length=512),
         limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict[str, int]:
-        """How many attempts of a mode have ended of each of the policy's groups whose id begins with ``prefix``;
-        ``taken_until``: of those that its steps beyond ``taken_after`` and up to that one have taken. The ``limit``
-        first by their ids; the next ones are those ``after`` the last of these.
+        """Return how many attempts of a mode have ended in each of the policy's groups whose id begins with ``prefix``;
+        with ``taken_until``, how many of those that steps after ``taken_after`` and up to that one have taken. These
+        are the first ``limit`` groups by id; the next ones are those ``after`` the last of these.
 
-        Where there are several policies, a group is those policies' that answered a call in any of its attempts, or
-        that a run made it for."""
+        If there are several policies, a group belongs to those that answered a call in any of its attempts, or that a
+        run made it for."""
         self._named(name)
         return await self._store.ended_by_group(
             prefix,
@@ -164,8 +164,9 @@ class _Status:
         after: str | None = Query(None, max_length=512),
         limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict[str, int]:
-        """The whole groups, with their attempts, whose id begins with ``prefix`` and that no step of the policy will
-        take: all of them were dropped or deleted, or the policy had no part in them. Paged as ``groups``."""
+        """Return the whole groups, each with its number of attempts, whose id begins with ``prefix`` and that no step
+        of the policy will take: the attempts were dropped, deleted or let go, or the policy had no part in them. Paged
+        like ``groups``."""
         size = self._named(name).policy.group_size
         return await self._store.scan(
             lambda connection: count_lost(connection, name, prefix, group_size=size, after=after, limit=limit)
@@ -177,7 +178,7 @@ class _Status:
         before: int | None = Query(None, ge=1, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> list[VersionRow]:
-        """The newest versions (``before``: of those before that one), as ``lightning-trainer versions`` shows them."""
+        """Return the newest versions (of those before ``before``), as ``lightning-trainer versions`` shows them."""
         watched = self._named(name)
         stored = watched.old_versions.versions()
         await refresh_verdicts(self._store, watched.policy)
@@ -193,7 +194,7 @@ class _Status:
         after: int | None = Query(None, ge=0, le=_LARGEST),
         limit: int = Query(_PAGE, ge=1, le=_LONGEST_PAGE),
     ) -> dict:
-        """The first ``limit`` rows of steps beyond ``after``, without it the newest ones; and what is wrong now."""
+        """Return the first ``limit`` rows of steps after ``after``, without it the newest; and what is wrong now."""
         metrics = self._named(name).metrics
         page = {"newest": limit} if after is None else {"after": after, "oldest": limit}
         shown = await self._store.scan(lambda connection: select_rows(connection, name, **page))
@@ -246,7 +247,7 @@ async def _everything(watched: WatchedPolicy, store: Store, before: int | None, 
 
 
 def _some(counts: Mapping[str, int]) -> dict[str, int]:
-    """The first ones; another field says how many there are."""
+    """Return the first ones; another field says how many there are."""
     return dict(islice(counts.items(), _PAGE))
 
 
@@ -262,7 +263,7 @@ def _phase(progress: Progress) -> dict:
 
 
 def _processes(watched: WatchedPolicy) -> dict:
-    """The engine, and the processes of this machine."""
+    """Return the engine's status, and the processes of this machine."""
     engine = watched.engine.status
     return {
         "engine": asdict(engine),

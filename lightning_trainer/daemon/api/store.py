@@ -1,4 +1,4 @@
-"""``POST /lightning/drop``: what someone takes out of what will be trained."""
+"""``POST /lightning/drop`` takes something out of what will be trained."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -31,7 +31,7 @@ def store_router(store: Store, rollbacks: Mapping[str, RollbackRequests]) -> API
 
     @router.post("/lightning/drop")
     async def drop_it(request: Request) -> JSONResponse:
-        """Answers when it is recorded; 409 where it was trained already or there is nothing of that name."""
+        """Answer when the drop is recorded; 409 if what is named was trained already, or nothing has that name."""
         try:
             body = await read_json(request, DropBody)
             dropped = await store.drop(body.name, reason=body.reason, kind=body.kind, policy=body.policy)
@@ -41,7 +41,7 @@ def store_router(store: Store, rollbacks: Mapping[str, RollbackRequests]) -> API
             return error_response(409, str(error))
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
-        # With a shared store, the daemon that trains hears of it from the store, be it this one or another.
+        # With a shared store, the daemon that trains hears of the drop from the store, be it this one or another.
         loop = None if store.shared else rollbacks.get(dropped.name.rpartition("@")[0])
         if dropped.kind is not Kind.STEP:
             for one in rollbacks.values():

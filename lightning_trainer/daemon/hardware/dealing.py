@@ -1,8 +1,9 @@
-"""Who gets which GPU: trainers and engines one of their own while there are enough, else they take turns on one.
+"""Who gets which GPU: trainers and engines get their own while there are enough, else they take turns on one.
 
-Trainers come first from the front, engines from the back, so that as few as possible meet. Where both are on one GPU
-the engine sleeps during an update (``daemon.hardware.loan``). The second engine of a policy that trains all weights,
-for candidates and old versions, gets what is left, or shares the first one's where candidates are sure to come.
+Trainers come first and take GPUs from the front, engines from the back, so that as few as possible meet. If both are on
+one GPU, the engine sleeps during an update (``daemon.hardware.loan``). The second engine of a policy that trains all
+weights, for candidates and old versions, gets what is left, or shares the first one's GPUs if they have room for it or
+candidates are sure to come.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,8 +22,8 @@ from lightning_trainer.training.settings import base_of
 
 Group: TypeAlias = tuple[PolicyConfig, ...]
 
-# Which policies share an engine, and which a trainer: adapters of one model do (an engine, if its settings are alike as
-# well); full weights have each for themselves.
+# Which policies share an engine, and which a trainer: those that train adapters of one model share a trainer, and an
+# engine if its settings are alike as well; a policy that trains full weights has its own.
 
 
 def engine_groups(policies: Sequence[PolicyConfig]) -> tuple[Group, ...]:
@@ -49,7 +50,7 @@ def has_candidates(policy: PolicyConfig) -> bool:
 
 
 _ALONE, _BESIDE_A_TRAINER = 0.9, 0.8
-"""Of a GPU's memory: an engine's. A trainer that is not at work keeps its CUDA context and what cannot be moved."""
+"""An engine's share of a GPU's memory. An idle trainer keeps its CUDA context there, and what cannot be moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Deal:
     """The GPUs of a configuration on this machine."""
 
     trainers: tuple[str, ...] = ()
-    """What Ray is started with; none where trainers compute on the CPU."""
+    """The GPUs that Ray is started with; none if trainers compute on the CPU."""
     gpus_per_process: float = 0.0
     """What each trainer process asks Ray for."""
     engines: tuple[tuple[tuple[str, ...] | None, ...], ...] = ()
@@ -65,8 +66,8 @@ class Deal:
     part_of_frozen: float = 0.0
     """What each process of a policy that is not trained asks Ray for: it writes what is served first, and then ends."""
     second: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By engine group, the GPUs of its second engine; none where there is no room. Absent: it sees what the daemon
-    sees, or there never is one."""
+    """By engine group, the GPUs of its second engine; none if there is no room. A group that is absent has a second
+    engine that sees what the daemon sees, or never has one."""
 
     def sleeps(self, group: int, config: Config) -> bool:
         """Whether the engines of a group give their memory to a trainer during an update."""
@@ -75,7 +76,7 @@ class Deal:
         return any(map(self._meet_trainers, self.engines[group]))
 
     def second_sleeps(self, group: int, config: Config) -> bool:
-        """Whether the second engine of a group does."""
+        """Whether the second engine of a group gives its memory to a trainer during an update."""
         return config.engine.sleep is not False and self._meet_trainers(self.second.get(group))
 
     def part_of(self, policy: PolicyConfig, config: Config) -> float:
@@ -85,7 +86,7 @@ class Deal:
 
     @property
     def of_engines(self) -> frozenset[str]:
-        """The GPUs of all engines."""
+        """Return the GPUs of all engines."""
         return frozenset(chain.from_iterable(self._each))
 
     @property
@@ -113,7 +114,7 @@ class Deal:
         return sum(gpu in own for own in self._each)
 
     def no_room(self, group: int) -> str | None:
-        """Return why there is no second engine for a group and what to do; None where there may be one."""
+        """Return why there is no second engine for a group and what to do; None if there may be one."""
         first = self.engines[group][0]
         if first is None or self.second.get(group) != ():
             return None
@@ -124,7 +125,7 @@ class Deal:
 
     @property
     def _each(self) -> list[tuple[str, ...]]:
-        """The GPUs of every engine."""
+        """Return the GPUs of every engine."""
         return [own or () for own in (*chain.from_iterable(self.engines), *self.second.values())]
 
     def _share(self, own: Sequence[str], engines: int) -> float:
@@ -134,7 +135,7 @@ class Deal:
         return not set(own or ()).isdisjoint(self.trainers)
 
     def lines(self, config: Config) -> list[str]:
-        """Say it, one line each."""
+        """Return the deal in words, a line for each part of it."""
         said = []
         on_cluster = config.engine.placement == "cluster"
         if config.ray.address is not None:
@@ -161,10 +162,10 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     """Deal out the GPUs of this machine.
 
     Args:
-        gpus: what there is; looked for when absent.
+        gpus: those of the machine; None: look for them.
 
     Raises:
-        ConfigError: there are not enough, or one is named that is not there.
+        ConfigError: there are not enough, or the configuration names one that the machine does not have.
     """
     config, there = each_by_one_name(config, visible_gpus() if gpus is None else tuple(gpus))
     training, engine, groups = config.training, config.engine, engine_groups(config.policy)
@@ -200,7 +201,7 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
             f"{listed(trainers)} for them; those of several processes share none"
         )
     free = [gpu for gpu in there if gpu not in trainers] if engine.gpus is None else list(engine.gpus)
-    # The trainers' own come last: they are taken where no others are left.
+    # The trainers' own come last: engines take them only if no others are left.
     order = free if engine.gpus is not None or len(free) >= min(needed, len(there)) else [*free, *reversed(trainers)]
     own = order and not engines_on_cluster
     given = [_run(order, number * size, size) if own else None for number in range(len(groups) * replicas)]
@@ -237,7 +238,7 @@ def _with_second_engines(config: Config, found: Deal, left: Sequence[str]) -> De
 
 
 def _require_room(config: Config, found: Deal) -> None:
-    """Check that what the configuration gives each engine is there. Raises ConfigError: it is not."""
+    """Check that GPUs have the memory that the configuration gives each engine. Raises ConfigError: one does not."""
     share = config.engine.gpu_memory_utilization or 0.0
     for gpu in sorted(found.of_engines):
         if (engines := found.engines_on(gpu)) * share > 1:
@@ -251,15 +252,15 @@ def _require_room(config: Config, found: Deal) -> None:
 def _parts(config: Config, wanted: int, started: int, gpus: int) -> tuple[float, float]:
     """Return what a process of a trained policy and one of a frozen policy ask Ray for.
 
-    Ray puts each on the first GPU with room. All of the frozen ones together ask for a tenth of a GPU, which trained
-    ones leave on each.
+    Ray puts each process on the first GPU with room. All of the frozen ones together ask for a tenth of a GPU, which
+    trained ones leave free on each.
 
     Args:
         wanted: processes that get GPUs.
-        started: all of them.
+        started: all processes.
 
     Raises:
-        ConfigError: what the configuration says has no room.
+        ConfigError: there is no room for what the configuration asks for.
     """
     training = config.training
     if not wanted:
@@ -281,7 +282,7 @@ def _parts(config: Config, wanted: int, started: int, gpus: int) -> tuple[float,
 def dealt(
     settings: EngineSettings, own: tuple[str, ...] | None, share: float | None, *, sleeps: bool
 ) -> EngineSettings:
-    """Return the settings of an engine with its GPUs; what the configuration says of their memory stays."""
+    """Return the settings of an engine with its GPUs; a share of memory that the configuration sets stays."""
     utilization = settings.gpu_memory_utilization or share
     return replace(settings, gpus=own, gpu_memory_utilization=utilization, sleeps=sleeps)
 
@@ -301,5 +302,5 @@ def _of_trainers(config: Config, there: Sequence[str], wanted: int, needed: int)
 
 
 def _run(order: Sequence[str], start: int, size: int) -> tuple[str, ...]:
-    """So many in a row, from the front again after the end."""
+    """Return ``size`` GPUs in a row, from the front again after the end."""
     return tuple(order[(start + offset) % len(order)] for offset in range(size))

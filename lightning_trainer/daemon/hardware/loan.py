@@ -4,8 +4,8 @@ Engines fall asleep before the first call of a trainer and wake a moment after t
 a step, its checkpoint and the writing of its weights are one sleep. A trainer moves weights and optimizer out of the
 GPU by itself when a call ends (``param_offload``).
 
-Either trainers compute or versions go live, several of each at once. A newcomer waits only for those that are at it,
-not for those that wait: a trainer that holds the loan while it starts may need a lock of one that waits for the loan.
+Either trainers compute or versions go live, several of each at once. A newcomer waits only for those at work, not for
+those that wait: a trainer that holds the loan while it starts may need a lock of one that waits for the loan.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Protocol
 _log = logging.getLogger(__name__)
 
 _LINGER_S = 1.0
-"""After a trainer's call: the next one of the same step comes within milliseconds."""
+"""How long engines sleep on after a trainer's call: the next call of the same step comes within milliseconds."""
 
 
 class Sleeper(Protocol):
@@ -33,17 +33,17 @@ class Sleeper(Protocol):
         ...
 
     async def wake(self) -> None:
-        """Take it back; does nothing if it is not released."""
+        """Take the memory back; does nothing if it is not released."""
         ...
 
 
 class GpuLoan(AbstractAsyncContextManager[None]):
-    """Held around each call of a trainer, and ``for_engines`` around each publication."""
+    """The loan of a GPU, held around each call of a trainer, and ``for_engines`` around each publication."""
 
     def __init__(self, engines: Sequence[Sleeper], level: int, *, linger_s: float = _LINGER_S) -> None:
         """
         Args:
-            engines: that have a GPU with a trainer.
+            engines: those that share a GPU with a trainer.
             level: of vLLM's sleep mode.
         """
         self._engines = tuple(engines)
@@ -70,9 +70,9 @@ class GpuLoan(AbstractAsyncContextManager[None]):
             self._waking.cancel()
         began = time.monotonic()
         try:
-            await self._published.wait()  # no other begins from now on
+            await self._published.wait()  # no publication begins from now on
             async with self._changing:
-                # One that was woken for a publication of another policy falls asleep again.
+                # An engine that was woken for a publication of another policy falls asleep again.
                 await asyncio.gather(*(engine.sleep(self._level) for engine in self._engines))
         except BaseException:
             self._end()
@@ -86,7 +86,7 @@ class GpuLoan(AbstractAsyncContextManager[None]):
 
     @asynccontextmanager
     async def for_engines(self) -> AsyncIterator[None]:
-        """Held while a version goes live, which wakes its engines: no trainer computes, and none begins."""
+        """Hold off trainers while a version goes live, which wakes its engines: none computes, and none begins."""
         while self._holders:
             await self._returned.wait()
         self._publications += 1
@@ -99,7 +99,7 @@ class GpuLoan(AbstractAsyncContextManager[None]):
                 self._published.set()
 
     async def close(self) -> None:
-        """Wake them for good."""
+        """Wake the engines for good."""
         if self._waking is not None:
             self._waking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -125,20 +125,23 @@ class GpuLoan(AbstractAsyncContextManager[None]):
 # How the daemon's process uses memory: what a burst needed is kept for the next one, and what is permanent is not
 # looked at again.
 #
-# Deliveries are megabytes that live for milliseconds. As it comes, glibc gives each back to the kernel and faults it
-# in again, page by page, in an arena of every thread; and Python's collector walks over the hundred thousand objects
-# of the imported modules to find nothing. Together that is a sixth of what it takes to store a span. Source:
-# mallopt(3); Python's ``gc.freeze``.
+# Deliveries are megabytes that live for milliseconds. By default, glibc gives each back to the kernel and faults it in
+# again, page by page, in an arena of every thread; and Python's collector walks over the hundred thousand objects of
+# the imported modules to find nothing. Together that is a sixth of the time of storing a span. Source: mallopt(3);
+# Python's ``gc.freeze``.
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 _KEPT_BYTES = 64 * 2**20
 _ARENAS = 2
 _YOUNG_OBJECTS = 20_000
-"""Allocated, over freed, between two looks at the youngest: more than the spans of one delivery."""
+"""Objects allocated, minus those freed, between two collections of the youngest: more than one delivery's spans."""
 
 
 def settle_memory() -> None:
-    """Called once by a process that is about to serve, when all is imported. Without glibc only Python is set."""
+    """Set up the memory of a process that is about to serve; call it once, when all is imported.
+
+    Without glibc only Python's collector is set up.
+    """
     allocator = ctypes.CDLL(None)
     if hasattr(allocator, "mallopt"):
         allocator.mallopt(_M_ARENA_MAX, _ARENAS)

@@ -1,4 +1,4 @@
-"""A GPU may be named by its number or by its UUID; the same one by both is one GPU."""
+"""Names of GPUs: a GPU may be named by its number or by its UUID, and both names mean one GPU."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from lightning_trainer.errors import ConfigError
 
 
 def each_by_one_name(config: Config, there: tuple[str, ...]) -> tuple[Config, tuple[str, ...]]:
-    """Return both with one name for each GPU, whether it was named by number or by UUID."""
+    """Return configuration and GPUs with one name for each GPU, whether it was named by number or by UUID."""
     training, engine = config.training, config.engine
     names = comparable({*there, *(training.gpus or ()), *(engine.gpus or ())})
 
@@ -23,12 +23,12 @@ def each_by_one_name(config: Config, there: tuple[str, ...]) -> tuple[Config, tu
 
 
 def listed(gpus: Sequence[str]) -> str:
-    """Return them as part of a sentence that says that there are too few."""
+    """Return the GPUs as part of a sentence that says that there are too few."""
     return f"only GPU {', '.join(gpus)}" if gpus else "none"
 
 
 def require_there(section: str, named: Sequence[str] | None, there: Sequence[str]) -> None:
-    """Check that every number that a section names is one of a GPU. Raises ConfigError: one is not."""
+    """Check that there is a GPU with every number that a section names. Raises ConfigError: one is missing."""
     if missing := [gpu for gpu in named or () if gpu.isdigit() and gpu not in there]:
         raise ConfigError(f"[{section}] gpus names {missing[0]} and there is {listed(there)}; correct it")
 
@@ -36,7 +36,7 @@ def require_there(section: str, named: Sequence[str] | None, there: Sequence[str
 def require_known(
     section: str, named: Sequence[str] | None, other: str, others: Sequence[str] | None, there: Sequence[str]
 ) -> None:
-    """Check that the other section, where it names none, is not dealt the same GPU by another name.
+    """Check that the other section, if it names no GPUs, is not dealt one of this section's by another name.
 
     Raises:
         ConfigError: it may be.

@@ -109,7 +109,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing in the log, where uvicorn would ask for a websocket library: the app refuses what it must."""
+        """Log nothing, while uvicorn would ask for a websocket library: the app refuses what it must."""
 
     def _await_head(self) -> None:
         self._head_bytes = 0
@@ -125,14 +125,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def silent_until(self) -> float | None:
-        """When it is given up unless a request comes, by the loop's clock; None while it is at work."""
+        """Return when it is given up unless a request comes, by the loop's clock; None while it is at work."""
         return None if self._head_timer is None else self._head_timer.when()
 
     def refuse_for_room(self) -> None:
         """Answer 503 and close, so that another connection can take this one's place; with TLS, abort at once."""
         self._refuse(503, b"Service Unavailable", "too many connections are open; try again")
         if not self.transport.can_write_eof():
-            # With TLS the other end would have to take part in closing, and meanwhile there is no room.
+            # With TLS the other end has a part in closing, and until it has done that there is no room.
             self.connections.discard(self)
             self.transport.abort()
 

@@ -18,11 +18,11 @@ from lightning_trainer.daemon.http.tls_listener import TlsListener
 
 _ENDED_WITH_US = "timeout graceful shutdown exceeded"
 _CANCELLED_S = 5.0
-"""How long requests that were cancelled have to end, so that none of them meets a store that is closed."""
+"""How long cancelled requests have to end, so that none of them finds the store closed."""
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the daemon, which has more to stop than HTTP."""
+    """uvicorn's server with TLS of our own; leaves signals to the daemon, which has more to stop than HTTP."""
 
     def __init__(self, config: uvicorn.Config, tls: Callable[[], SSLContext] | None, inside: Sequence[socket]) -> None:
         super().__init__(config)
@@ -60,11 +60,11 @@ async def serving(
     """Serve on a bound socket.
 
     Args:
-        tls: returns what is shown to the next connection; None serves plain HTTP.
-        inside: sockets on loopback, bound as well, where plain HTTP is served whatever ``tls`` is.
+        tls: returns the TLS context for the next connection; None serves plain HTTP.
+        inside: bound sockets on loopback that serve plain HTTP whatever ``tls`` is.
 
     Raises:
-        AddressTakenError: someone else began to listen there meanwhile.
+        AddressTakenError: another process began to listen there meanwhile.
     """
     for one in (listener, *inside):
         listen(one)

@@ -1,4 +1,4 @@
-"""The listening socket, bound before anything expensive starts so that a taken port is said at once."""
+"""The listening socket, bound before anything expensive starts so that a taken port is reported at once."""
 
 import errno
 import socket
@@ -8,24 +8,24 @@ import psutil
 from lightning_trainer.errors import AddressTakenError, ConfigError
 
 PORT = "port in [daemon]"
-"""Where the daemon's port is set."""
+"""Where the daemon's port is set, as an error says it."""
 
 
 def bind(host: str, port: int, setting: str = PORT) -> socket.socket:
     """Bind and return the socket; ``port`` 0 takes a free one.
 
-    Nobody can connect until ``listen``: what the daemon does before that may take a minute, and a caller that is
+    Clients cannot connect before ``listen``: the daemon's work until then may take a minute, and a client that is
     refused tries again or goes elsewhere, while one that is queued would only wait.
 
     Args:
         setting: where the user set the port, for the message.
 
     Raises:
-        ConfigError: the address cannot be bound; the message says who has it and what to change. AddressTakenError
-            where someone has it.
+        ConfigError: the address cannot be bound; the message says which process has it and what to change. It is an
+            AddressTakenError if a process has it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's delay off only where the protocol is named; else an answer waits 40 ms for an ACK.
+    # asyncio turns Nagle's algorithm off only if the socket names its protocol; else an answer waits 40 ms for an ACK.
     try:
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:  # a machine without IPv6
@@ -43,7 +43,7 @@ def listen(listener: socket.socket) -> None:
     """Accept connections on a bound socket.
 
     Raises:
-        AddressTakenError: another process that had bound the address as well was faster.
+        AddressTakenError: another process had bound the address as well, and listened first.
     """
     try:
         listener.listen(1024)

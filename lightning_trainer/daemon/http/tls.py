@@ -1,7 +1,7 @@
 """The daemon's certificate: read before anything else starts, refused in a sentence if it cannot be used, and read
 again when its files change, so that a renewed one is shown without a restart.
 
-A handshake in memory tells whether certificate and key go together, and whether a client accepts them.
+A handshake in memory tells whether a client accepts the certificate.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ class Certificate:
 
 
 def read_certificate(config: DaemonConfig) -> Certificate | None:
-    """Return what the daemon shows; None for one without TLS.
+    """Return the certificate that the daemon shows; None for a daemon without TLS.
 
     Raises:
-        ConfigError: a file is missing or cannot be read, others may read the key, they do not go together, the key has
-            a passphrase, or the certificate is not valid now.
+        ConfigError: a file is missing or cannot be read, other users may read the key, key and certificate do not go
+            together, the key has a passphrase, or the certificate is not valid now.
     """
     if config.tls_cert is None or config.tls_key is None:
         return None
@@ -70,7 +70,7 @@ def read_certificate(config: DaemonConfig) -> Certificate | None:
 
 
 def certified_names(config: DaemonConfig) -> tuple[str, ...]:
-    """Return what its certificate is for; nothing where it has none, or none that can be used here."""
+    """Return the names that the daemon's certificate is for; none if it has none, or none that can be used here."""
     try:
         certificate = read_certificate(config)
     except ConfigError:
@@ -181,7 +181,7 @@ class ShownCertificate:
         self.now = first
 
     async def keep_fresh(self, renewed: Callable[[Certificate], object]) -> None:
-        """Forever read the files again when they change, and call ``renewed`` with the new certificate."""
+        """Read the files again whenever they change, forever, and call ``renewed`` with the new certificate."""
         warned, refused = False, ""
         while True:
             if self.now.days_left < SOON_DAYS and not warned:
@@ -195,7 +195,7 @@ class ShownCertificate:
                 found = await asyncio.to_thread(read_certificate, self._config)
             except (ConfigError, OSError) as error:
                 # The files may be in the middle of being replaced, and neither a change of mode nor the day from which
-                # they are valid shows in the stamps: they are read until they can be used.
+                # they are valid shows in the stamps: so they are read at each look until they can be used.
                 if str(error) != refused:
                     refused = str(error)
                     _log.warning("the certificate of before is still shown: %s", error)

@@ -1,7 +1,7 @@
-"""Connections with TLS, from their first byte to the end of the handshake: bounded in time and number as heads are.
+"""TLS connections from their first byte to the end of the handshake, bounded in time and number as request heads are.
 
-asyncio's own server would wait a minute for a handshake, count nobody who is in the middle of one, and close without a
-word on who speaks plain HTTP.
+asyncio's own server would wait a minute for a handshake, would not count the connections that are in the middle of one,
+and would close on a client that speaks plain HTTP without telling it why.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _HANDSHAKE = b"\x16"
 """First byte of a TLS record of a handshake. Source: RFC 8446, section 5.1."""
 _AT_ONCE = 64
 _PAUSE_S = 1.0
-"""After so long connections are taken again, when there were no descriptors left."""
+"""How long until connections are accepted again after an error, as when no descriptors are left."""
 _LINGER_S = 1.0
 _SENTENCE = json.dumps(
     {"error": {"message": "this port speaks TLS: write https:// in the daemon's URL", "type": "invalid_request_error"}}
@@ -35,12 +35,12 @@ _PLAIN_ANSWER = (
 
 
 class TlsListener:
-    """In the place of an asyncio server, for one listening socket.
+    """Accepts TLS connections on one listening socket, in place of an asyncio server.
 
     Args:
-        context: returns what is shown to the next connection.
+        context: returns the TLS context for the next connection.
         make: makes the protocol above TLS.
-        connections: those whose handshake is over and that have not ended.
+        connections: the open ones whose handshake is over.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TlsListener:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._arriving: dict[asyncio.Task[None], tuple[socket.socket, float]] = {}
-        """With the time at which each is given up; oldest first."""
+        """Handshakes under way, with socket and the time at which each is given up; oldest first."""
         self._closed = False
         listener.setblocking(False)
         self._listen()
@@ -99,7 +99,7 @@ class TlsListener:
             task.add_done_callback(self._arrived)
 
     def _make_room(self) -> None:
-        """Give up who has been arriving, or has asked for nothing, for longest."""
+        """If there are too many connections, give up the one that has been arriving, or idle, for longest."""
         if len(self._arriving) + len(self._connections) < BoundedProtocol.connections_at_once:
             return
         oldest = next(iter(self._arriving), None)
@@ -110,7 +110,7 @@ class TlsListener:
     def _drop(self, task: asyncio.Task[None]) -> None:
         connection, _ = self._arriving.pop(task)
         task.cancel()
-        with contextlib.suppress(OSError):  # its holder sees its end
+        with contextlib.suppress(OSError):  # whatever holds the socket sees it end
             connection.shutdown(socket.SHUT_RDWR)
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
@@ -120,7 +120,7 @@ class TlsListener:
 
     async def _arrive(self, connection: socket.socket) -> None:
         ours = True
-        """Whether the socket is not yet a transport's, which closes it itself."""
+        """Whether the socket has to be closed here: a transport, once it has the socket, closes it by itself."""
         try:
             async with asyncio.timeout(BoundedProtocol.head_s):
                 first = await self._first_byte(connection)
@@ -135,7 +135,7 @@ class TlsListener:
                     )
                 elif first:
                     await self._answer_in_plain(connection)
-        except OSError:  # TimeoutError and ssl.SSLError are such
+        except OSError:  # TimeoutError and ssl.SSLError, too
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         finally:
@@ -143,7 +143,7 @@ class TlsListener:
                 connection.close()
 
     async def _first_byte(self, connection: socket.socket) -> bytes:
-        """Look at it without taking it."""
+        """Return the connection's first byte without taking it from the socket."""
         readable: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(connection, lambda: readable.done() or readable.set_result(None))
         try:
@@ -155,7 +155,7 @@ class TlsListener:
     async def _answer_in_plain(self, connection: socket.socket) -> None:
         await self._loop.sock_sendall(connection, _PLAIN_ANSWER)
         connection.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(TimeoutError):  # closed with bytes unread, the connection would be reset
+        with contextlib.suppress(TimeoutError):  # with bytes unread, closing would reset the connection
             async with asyncio.timeout(_LINGER_S):
                 while await self._loop.sock_recv(connection, 65536):
                     pass

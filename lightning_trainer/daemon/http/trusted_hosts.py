@@ -1,8 +1,9 @@
-"""Which names the daemon answers to: a web page whose own name was made to point here (DNS rebinding) gets nothing.
+"""The host names that the daemon answers to: a web page whose own name was made to point here (DNS rebinding) gets
+nothing.
 
-A browser sends the name it looked up as ``Host``. Loopback names, the configured host and the listed names are ours.
-Where the daemon listens on all addresses, any address will do as well, and the machine's name: no one can rebind an
-address, and by then a token is required. One of these names is what people are told (``public_name``).
+A browser sends the name it looked up as ``Host``. Loopback names, the configured host and the listed names are ours. If
+the daemon listens on all addresses, so are any address and the machine's name: an address cannot be rebound, and such a
+daemon requires a token. People are told one of these names (``public_name``).
 """
 
 import ipaddress
@@ -18,14 +19,14 @@ from lightning_trainer.errors import ConfigError
 from lightning_trainer.gateway.http_errors import shaped
 
 VARIABLE = "LIGHTNING_DAEMON_TRUSTED_HOSTS"
-"""Names separated by commas, besides those of ``[daemon] trusted_hosts``: what a container is called is in no file."""
+"""Lists names, separated by commas, in addition to ``[daemon] trusted_hosts``: no file knows a container's name."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 _ALL_ADDRESSES = frozenset(("0.0.0.0", "::"))
 
 
 class TrustedHosts:
-    """ASGI middleware."""
+    """ASGI middleware that refuses requests for other hosts."""
 
     def __init__(self, app: ASGIApp, *, host: str, listed: Iterable[str] = ()) -> None:
         self._app = app
@@ -64,10 +65,10 @@ def hosts_of_environment() -> tuple[str, ...]:
 
 
 def public_name(config: DaemonConfig, certified: Sequence[str] = ()) -> str | None:
-    """Return the name by which others call a daemon that listens on all addresses; None where ``host`` is its name.
+    """Return the name by which others call a daemon that listens on all addresses; None if ``host`` is its name.
 
     Args:
-        certified: what its certificate is for; clients accept no other name.
+        certified: the names that its certificate is for; clients accept no others.
 
     Raises:
         ConfigError: the environment lists a URL.

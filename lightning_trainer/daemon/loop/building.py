@@ -1,4 +1,4 @@
-"""A step's batch, built from what the store holds of its attempts, and again while rewards may still come."""
+"""Building a step's batch from what the store holds of its attempts, again and again while rewards may still come."""
 
 import asyncio
 import contextlib
@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 # How old a sampled token is: the versions that have gone live since the one that sampled it.
 #
-# Counted in what was served and not in optimizer steps, because nobody sampled from a version that the engine
-# refused, and a step that trained nothing has none. What a rollback took back does not count either.
+# Counted in what was served and not in optimizer steps, because no call sampled from a version that the engine
+# refused, and a step that trained nothing has no version. What a rollback took back does not count either.
 
 
 def served(versions: Iterable[int], path: Container[int]) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def served(versions: Iterable[int], path: Container[int]) -> tuple[int, ...]:
 
 
 def fresh(served: Sequence[int], path: Iterable[int], max_staleness: int | None) -> frozenset[int] | None:
-    """Return the versions whose tokens are not stale: those of the newest served one have staleness 0. None: of any.
+    """Return the versions whose tokens are not stale: those of the newest served one have staleness 0. None: all.
 
     A version that a rollback took back is always stale: the present weights never came from it. One that was not
     served, because a canary or a guard held it back, is as fresh as those around it.
@@ -63,11 +63,11 @@ def fresh(served: Sequence[int], path: Iterable[int], max_staleness: int | None)
 
 
 _STEPS_REMEMBERED = 1000
-"""Of which the moving average of deviations is made; older ones no longer show in it."""
+"""Steps that the moving average of deviations is made of; older ones no longer show in it."""
 
 
 _REST_AFTER_BUILD = 4.0
-"""Times as long as a build took: before the next one, whatever has been stored meanwhile."""
+"""The rest between two builds, whatever is stored meanwhile, as a multiple of a build's time."""
 _LOOK_UP_S = 0.5
 
 
@@ -88,9 +88,9 @@ class Builder:
     ) -> None:
         """
         Args:
-            vocabulary: entries of the model's; None where it is not known.
-            image_token: what stands for images in its prompts; None: it sees none.
-            judges: give rewards that the attempts lack; None: nobody does.
+            vocabulary: entries of the model's vocabulary; None if it is not known.
+            image_token: what stands for images in the model's prompts; None: the model sees none.
+            judges: give rewards that the attempts lack; None: there are no judges.
         """
         self._policy = policy
         self._store = store
@@ -106,11 +106,11 @@ class Builder:
     ) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
 
-        None when a rollback or a pause is asked for meanwhile, or the loop has to look at the records anew. Groups that
-        cannot be built are set aside, and the others go on.
+        Return None if a rollback or a pause is asked for meanwhile, or the loop has to look at the records again.
+        Groups that cannot be built are set aside, and the others are built.
 
         Args:
-            versions: whose tokens are not stale (``fresh``); None: of any.
+            versions: those whose tokens are not stale (``fresh``); None: all.
 
         Raises:
             StoreError: the store cannot be read.
@@ -119,7 +119,7 @@ class Builder:
             await self._judges.wait(attempts, step, self._is_called_away)
             if self._is_called_away():
                 return None
-        # Whose clock runs ahead says that its attempt will end; the waiting has an end by ours.
+        # A program whose clock runs ahead may say that its attempt ends in the future; the wait ends by our clock.
         ended_ns = min(max(attempt.ended_ns or 0 for attempt in attempts), time.time_ns())
         wait_until_ns = ended_ns + int(self._policy.reward_wait_s * 1e9)
         while True:
@@ -140,7 +140,7 @@ class Builder:
                 return None
 
     async def _rest(self, until: float) -> None:
-        """Wait until then (``time.monotonic``), unless the loop is called away."""
+        """Wait until that time (``time.monotonic``), unless the loop is called away."""
         while (left_s := until - time.monotonic()) > 0 and not self._is_called_away():
             await asyncio.sleep(min(left_s, _LOOK_UP_S))
 
@@ -189,13 +189,13 @@ class Builder:
         )
 
     async def _as_they_are(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Return them with what someone has taken out since they were collected: rewards may be waited for long."""
+        """Return the attempts, those marked that someone has taken out since: a step may wait long for rewards."""
         ids = [attempt.attempt_id for attempt in attempts]
         out = await self._store.scan(lambda connection: drops.among(connection, ids))
         return [replace(one, mode=RolloutMode.DROPPED) if one.attempt_id in out else one for one in attempts]
 
     async def _kept_images(self, calls: Sequence[Call]) -> KeptImages | None:
-        """Return which images of the calls are kept; None of a model that sees none."""
+        """Return which images of the calls are kept; None for a model that sees none."""
         if self._image_token is None:
             return None
         asked = digests_of(media for call in calls for media in call.media)
@@ -207,8 +207,8 @@ class Builder:
         return policy if self._image_token is not None else policy.model_copy(update={"non_text": "drop"})
 
     async def _deviation_floor(self, step: int) -> float:
-        """Return it from what is recorded of the stage's earlier steps, so that a daemon that starts anew has the same
-        one; another stage's rewards may be on another scale."""
+        """Return the floor that follows from the records of the stage's earlier steps, so that a restarted daemon has
+        the same one; another stage's rewards may be on another scale."""
         algorithm, stage = self._policy.at_step(step).algorithm, self._policy.stage_at(step)
         if algorithm.deviation_floor is None:
             return 0.0

@@ -88,7 +88,8 @@ def repeatable_from(root: Path, connection: Connection) -> dict[str, int]:
     """Return the step of the oldest checkpoint on each policy's path to its head, by the policy's name: no batch up to
     it is repeated. 0: none is on that path; policies without a checkpoint are left out.
 
-    Those that a rollback leaves behind stay until it is recovered to, which repeats the batches before them.
+    Checkpoints that a rollback leaves behind stay until training has recovered to the rollback's version, which repeats
+    the batches before them.
 
     Args:
         root: the folder that holds all policies' folders.
@@ -100,7 +101,7 @@ def repeatable_from(root: Path, connection: Connection) -> dict[str, int]:
 
 def _oldest_on_path(connection: Connection, policy: str, saved: list[int]) -> int:
     rollbacks = select_rollbacks(connection, policy)
-    if not rollbacks or saved[0] > rollbacks[-1].after_step:  # as nearly always; a store that is full asks often
+    if not rollbacks or saved[0] > rollbacks[-1].after_step:  # as nearly always, and cheap: a full store asks often
         return saved[0]
     states = select_states(connection, policy)
     path = Lineage((step for step, state in states.items() if state is not StepState.SKIPPED), rollbacks).path()
@@ -118,7 +119,7 @@ class Recovered:
     asked_for: bool
     """Whether a person went back to the last of them, and no step has been trained since."""
     changed: str | None
-    """Which setting a repeated step was first trained with that is another one now; None: none."""
+    """The setting that has changed since a repeated step was first trained; None: none has."""
 
 
 async def recover(
@@ -136,7 +137,7 @@ async def recover(
     Args:
         fresh: the trainer was just started and holds the model that the run started from.
 
-    Checkpoints that training does not continue from stay until that is proven.
+    Checkpoints that training does not continue from stay; the caller removes them when it has published.
 
     Raises:
         TrainingError: the trainer failed, or checkpoints of another store are in the way.
@@ -172,7 +173,7 @@ async def recover(
         batch = await store.batch(name, step)
         if states[step] is StepState.ASSIGNED:
             require_made_for(policy, batch)
-        if changed is not None and await store.version(name, step) is None:  # nothing to compare what comes of it with
+        if changed is not None and await store.version(name, step) is None:  # no version to compare its result with
             await publisher.require_same(before, changed)
         report = await trainer.step(await store.with_media(batch))
         if states[step] is StepState.ASSIGNED:
@@ -184,11 +185,11 @@ async def recover(
 async def _load_newest(
     path: Collection[int], *, trainer: TrainerClient, checkpoints: CheckpointFolder, progress: Progress
 ) -> int | None:
-    """Load the newest sound checkpoint and return its step; set those aside that are damaged.
+    """Load the newest sound checkpoint and return its step, None if there is none; set damaged ones aside.
 
     Raises:
-        TrainingError: one cannot be read now, or is of another version of this program; those before it would do, but
-            where it can be read again, nothing need be repeated.
+        TrainingError: one cannot be read now, or is of another version of this program. Earlier ones would do, but when
+            this one can be read again, nothing need be repeated.
     """
     for saved in reversed([step for step in checkpoints.steps() if step in path]):
         try:

@@ -1,4 +1,4 @@
-"""What every part of one policy's training loop works with: whose records, who is told, and what its model can read."""
+"""What every part of one policy's training loop works with: the policy, its store, and whom the loop tells."""
 
 import asyncio
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from lightning_trainer.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopContext:
-    """Of one policy, for as long as its loop runs.
+    """The context of one policy's loop, for as long as it runs.
 
-    The loop hands it on whole: to what moves the trainer's weights (``Weights``), and to what takes attempts and builds
-    their batch (``Steps``).
+    The loop hands it on whole: to ``Weights``, which moves the trainer's weights, and to ``Steps``, which takes
+    attempts and builds their batch.
     """
 
     policy: PolicyConfig
@@ -31,10 +31,10 @@ class LoopContext:
     stored: asyncio.Event
     """Set when spans are committed; the loop clears it."""
     one_of_several: bool = False
-    """Other policies have loops over the same store; attempts that they alone answered are theirs."""
+    """Whether other policies have loops over the same store; attempts that they alone answered are theirs."""
     vocabulary: int | None = None
-    """Entries of the model's; None where it is not known."""
+    """Entries of the model's vocabulary; None if it is not known."""
     image_token: int | None = None
-    """What stands for images in the model's prompts; None: it sees none."""
+    """What stands for images in the model's prompts; None: the model sees none."""
     judges: PolicyJudges | None = None
-    """Give rewards that attempts lack; None: nobody does."""
+    """Give rewards that attempts lack; None: there are no judges."""

@@ -1,4 +1,4 @@
-"""The stages of a policy that are shown files: read once at the start, one batch a step.
+"""The files that stages of a policy are shown: read once at the start, and shown one batch a step.
 
 The file of a stage that is over is not read, and may be gone.
 """
@@ -16,7 +16,7 @@ from lightning_trainer.samples.batches import Build
 
 
 class Demonstrations:
-    """What is shown in which step; nothing where the policy has no stage with ``data``."""
+    """What is shown in which step; nothing if the policy has no stage with ``data``."""
 
     def __init__(self, policy: PolicyConfig, *, seed: int = 0) -> None:
         self._policy = policy
@@ -28,9 +28,9 @@ class Demonstrations:
         """Read the files of all stages that are not over.
 
         Args:
-            model_dir: the policy's model, whose tokenizer words are written with.
-            chat_template: what the engine renders prompts with, where it is not the model's own.
-            done: the newest recorded step; no later one is before it, whatever is gone back to.
+            model_dir: the policy's model, whose tokenizer turns words into tokens.
+            chat_template: what the engine renders prompts with, if it is not the model's own.
+            done: the newest recorded step; all later steps have higher numbers, even after a rollback.
 
         Raises:
             ConfigError: there is no such file.
@@ -51,12 +51,12 @@ class Demonstrations:
                 )
 
     def has(self, step: int) -> bool:
-        """Return whether a step is shown a file."""
+        """Whether a step is shown a file."""
         found = self._policy.stage_at(step)
         return found is not None and found[0] in self._rows
 
     def build(self, step: int) -> tuple[Build, dict[str, float]]:
-        """Return the batch of a step that is shown a file, and what there is to say of it."""
+        """Return the batch of a step that is shown a file, and the step's metrics."""
         found = self._policy.stage_at(step)
         assert found is not None, "asked for a step that is shown nothing"
         first_step, stage = found

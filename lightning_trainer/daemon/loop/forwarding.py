@@ -1,7 +1,7 @@
-"""What people ask of any daemon of a shared store reaches the one that trains the policy, through the store.
+"""Passing on, through the store, what people ask of any daemon of a shared store to the one that trains the policy.
 
-No daemon talks to another one: they know nothing of each other's addresses, tokens and certificates. A pause is a row,
-a step that was dropped a change that is counted, as spans and dropped attempts are, which a step may wait for. A
+No daemon talks to another one: they do not know each other's addresses, tokens and certificates. In the store, a pause
+is a row, and a dropped step a change that is counted, as are spans and dropped attempts, which a step may wait for. A
 rollback or a promotion is a request that the daemon whose turn it is carries out and answers
 (``store/postgres/requests.py``), as if it had been asked itself.
 """
@@ -22,7 +22,7 @@ from lightning_trainer.store.worklist import drops
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 1.0
-"""How often the store is looked at, at least."""
+"""Longest time between two looks at the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Heard:
 
 
 class Forwarding:
-    """One policy's, in one daemon."""
+    """Passes on what people ask of one policy, in one daemon."""
 
     def __init__(self, policy: str, *, store: Store, url: str, rollbacks: RollbackRequests) -> None:
         """
@@ -50,10 +50,10 @@ class Forwarding:
         self._url = url
         self._rollbacks = rollbacks
         self._dropped_steps: int | None = None
-        """As they were counted when the store was last looked at."""
+        """The count at the last look at the store."""
         self._grown: tuple[int, int] | None = None
         self._passed_on: str | None = None
-        """The request of ours that may be in the store."""
+        """Id of the request of ours that may be in the store."""
         self._carried_out: tuple[str, asyncio.Task[Answer]] | None = None
         """The request of another daemon that was begun last."""
 
@@ -86,7 +86,7 @@ class Forwarding:
             await self._carry_out(heard.request)
 
     async def end(self) -> None:
-        """Let go of what is being carried out."""
+        """Stop waiting for the request that is being carried out."""
         if self._carried_out is not None:
             self._carried_out[1].cancel()
             await asyncio.wait({self._carried_out[1]})
@@ -119,10 +119,10 @@ class Forwarding:
         asked = self._rollbacks.pending
         if asked is None:
             return
-        if asked.recorded:  # the daemon that trains goes there
+        if asked.recorded:  # the daemon that trains goes to that version
             return self._rollbacks.end()
         request = Request(asked.id, asked.version, asked.promote, self._url)
-        self._passed_on = request.id  # even where it cannot be told whether it was written
+        self._passed_on = request.id  # even if it is not known whether it was written
         try:
             answer = await self._store.write(lambda store: requests.put(store, self._policy, request, lasts_s))
         except RollbackError as error:
@@ -133,7 +133,7 @@ class Forwarding:
                 self._rollbacks.end(answer.error)
 
     async def _carry_out(self, request: Request) -> None:
-        """Begin what was not begun yet, and answer what has ended."""
+        """Begin the request if it was not begun yet, and answer it when it has ended."""
         if self._carried_out is None or self._carried_out[0] != request.id:
             self._carried_out = request.id, asyncio.create_task(self._ask(request), name=f"asked of {request.asked_of}")
             return

@@ -31,11 +31,11 @@ from lightning_trainer.types import Attempt
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 1.0
-"""Group time-outs are noticed this late where few attempts wait; new spans wake the loop at once."""
+"""Group time-outs are noticed this late if few attempts wait; new spans wake the loop at once."""
 _REST_AFTER_LOOK = 4.0
-"""Times as long as a look at the waiting attempts took: before the next one, whatever has come meanwhile."""
+"""The rest between two looks at the waiting attempts, whatever comes meanwhile, as a multiple of a look's time."""
 _REST_WHEN_IDLE = 200.0
-"""Times as long: before the next look where nothing has come, and only a time-out can have passed."""
+"""The same if nothing comes, so that only a time-out can have passed."""
 
 
 class Steps:
@@ -67,7 +67,7 @@ class Steps:
 
     @property
     def next_step(self) -> int:
-        """The number of the step that is taken next."""
+        """Return the number of the step that is taken next."""
         return self._weights.step + 1
 
     async def enroll(self) -> None:
@@ -79,8 +79,8 @@ class Steps:
         return await self._worklist.collect(self._policy.at_step(self.next_step).algorithm.needs_baseline)
 
     async def next_attempts(self, groups: int, *, patience_s: float = math.inf) -> tuple[Attempt, ...] | None:
-        """Return the attempts of the next step, of fewer groups once no other has come for ``patience_s``; None when a
-        rollback or pause comes before that."""
+        """Return the attempts of the next step: of ``groups`` groups, or of fewer once no other has come for
+        ``patience_s``; None if a rollback or pause comes before that."""
         self._progress.enter(Phase.COLLECTING)
         await self._progress.want_groups(groups)
         self._collecting_since = grew_s = time.monotonic()
@@ -98,22 +98,22 @@ class Steps:
             self._progress.waiting_attempts = self._worklist.waiting
             self._progress.ready_groups = len(collection.ready)
             if self._judges is not None:
-                # Of this step alone: what a judge may spend is a step's.
+                # Only those of this step: a judge's budget is for one step.
                 self._judges.begin((members for _, members in collection.ready[:groups]), self.next_step)
             if attempts := collection.next_step(groups):
                 return attempts
             left_s = grew_s + patience_s - time.monotonic()
             if left_s <= 0:
                 return collection.next_step(min(groups, len(collection.ready)))
-            # However many attempts wait: nobody looks through them for more than a small share of the time.
+            # However many attempts wait, looking through them may take only a small share of the time.
             await asyncio.sleep(_REST_AFTER_LOOK * took_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, max(_LOOK_AGAIN_S, _REST_WHEN_IDLE * took_s))):
                     await self._stored.wait()
 
     async def take(self, attempts: tuple[Attempt, ...]) -> None:
-        """Take a step on these attempts, filled up where the algorithm asks for it; none where the loop is called away,
-        or some of them were taken out when all was built: then what waits is looked at again."""
+        """Take a step on these attempts, filled up if the algorithm asks for it. Take none if the loop is called away,
+        or if some attempts were taken out while the batch was built: then the loop looks again at what waits."""
         collecting_since, began = self._collecting_since, time.monotonic()
         filled = await self.filled((*attempts, *self._worklist.dropped), self.next_step)
         if filled is None:
@@ -142,7 +142,7 @@ class Steps:
         attempts: Sequence[Attempt] = (),
         seconds: Mapping[str, float] | None = None,
     ) -> None:
-        """Record the next step, train its batch if it has one, and publish what came of it."""
+        """Record the next step, train its batch if it has one, and publish the new weights."""
         step = self.next_step
         batch = None if build.batch is None else replace(build.batch, made_for=made_for(self._policy, step))
         for problem in build.problems:
@@ -168,9 +168,9 @@ class Steps:
         await self._progress.finish_step(step)
 
     async def filled(self, attempts: tuple[Attempt, ...], step: int) -> tuple[tuple[Attempt, ...], Build] | None:
-        """Build, with further groups while the algorithm asks for them and any come; nothing is assigned here.
+        """Build the step, with further groups while the algorithm asks for them and any come; assign nothing.
 
-        None when a rollback or a pause is asked for meanwhile.
+        Return None if a rollback or a pause is asked for meanwhile.
         """
         taken, patience_s, no_more = self._policy.groups_per_step, self._policy.group_timeout_s, False
         while True:

@@ -1,7 +1,7 @@
-"""The settings that a step's weights depend on, recorded with it: repeated with others, it gives other weights.
+"""The settings that a step's weights depend on, recorded with the step: repeated with others, it gives other weights.
 
 Those of ``[training]`` are not among them: most change no weight beyond its rounding. Nor is ``model``, which
-``first_start.begin`` knows by its weights, wherever its folder is.
+``first_start.begin`` recognizes by its weights, wherever its folder is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,22 +28,22 @@ _OF_THE_BATCH = {
     "mask_truncated",
     "reference_model",
 }
-"""Of the algorithm, what the recorded batch already contains, its advantage, which a credit scheme may replace, and the
-reference, which is known by its weights."""
+"""The algorithm's settings that are left out: those whose effect the recorded batch already contains, the advantage,
+which a credit scheme may replace, and the reference model, which is known by its weights."""
 _OBJECTIVE = "algorithm.objective"
 _MEANING = (_OBJECTIVE, "algorithm.advantage", "credit.scheme")
-"""What a batch is made for: with another one of these, credits are not rewards, or attempts nothing to imitate."""
+"""What a batch is made for: if one of these changes, credits are not rewards, or attempts nothing to imitate."""
 
 
 _STAGE = "stage.first_step"
-"""What the weights of a reference, a critic's warm-up and the order of demonstrations count from."""
+"""The step that a reference's weights, a critic's warm-up and the order of demonstrations count from."""
 
 
 def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
     """Return by dotted name, as text, the settings of a policy that an update in this step depends on."""
     first_step, _ = policy.stage_at(step) or (1, None)
     policy = policy.at_step(step)
-    with_critic = policy.credit.needs_values  # of other schemes the batch has all that counts
+    with_critic = policy.credit.needs_values  # of other schemes the batch contains all that matters
     found: dict[str, Any] = {
         "weights of reference_model": _mark(policy.algorithm.reference_model),
         "max_sample_tokens": policy.max_sample_tokens,
@@ -57,14 +57,14 @@ def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
 
 
 def made_for(policy: PolicyConfig, step: int) -> dict[str, str]:
-    """Return those of these settings that tell what the numbers in the batch of a step mean."""
+    """Return those settings of ``trained_with`` that tell what the numbers in the batch of a step mean."""
     found = trained_with(policy, step)
     return {name: found[name] for name in _MEANING}
 
 
 @cache
 def _mark(model: str | None) -> str | None:
-    """Return what tells a model's weights from others; its name where they are not on this machine."""
+    """Return a mark that tells a model's weights from others; its name if they are not on this machine."""
     folder = None if model is None else found_model(model, model_cache())
     return model if folder is None else model_mark(folder)
 
@@ -78,8 +78,8 @@ def _flat(prefix: str, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def changed_since(policy: PolicyConfig, steps: Iterable[StepRecord]) -> str | None:
-    """Return which setting of a policy was another one when the first of these steps that differs was trained; None
-    where none was, as far as that was recorded."""
+    """Return which setting of a policy has changed since a step was trained, of the first of these steps that differs;
+    None if none has, as far as settings were recorded."""
     for record in steps:
         then: Mapping[str, str] = {} if record.report is None else record.report.settings
         if (difference := _difference(then, trained_with(policy, record.step))) is not None:
@@ -90,10 +90,10 @@ def changed_since(policy: PolicyConfig, steps: Iterable[StepRecord]) -> str | No
 def require_same_stage(policy: PolicyConfig, newest: StepRecord) -> None:
     """Refuse to go on from a step in another stage than the one that it belonged to.
 
-    The objective tells a first stage that was left out, or was the only one: what comes then begins with step 1, too.
+    The objective reveals that a first or only stage was removed: the stage in its place begins with step 1, too.
 
     Raises:
-        SettingsChangedError: the stages before it, or the objective of its own, are others now.
+        SettingsChangedError: the stages before the step's own, or the objective of its own, have changed.
     """
     now = trained_with(policy, newest.step)
     then = now if newest.report is None else {**now, **newest.report.settings}

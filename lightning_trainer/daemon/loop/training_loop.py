@@ -1,8 +1,8 @@
-"""The training loop of one policy: named states, one method each, and going on from what was stored after any crash.
+"""The training loop of one policy: named states with a method each; after any crash it goes on from what was stored.
 
 Invariant: what the loop does next follows from the records and from what people asked for, never from what it did last;
-so a crash, a failure and a restart all lead through ``RECOVERING`` to the same weights. A rollback is the same way, to
-another version: it is recorded, and then recovered to.
+so a crash, a failure and a restart all lead through ``RECOVERING`` to the same weights. A rollback leads the same way
+to another version: it is recorded, and then recovered to.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ _log = logging.getLogger(__name__)
 _MAX_FAILURES = 3
 """Failures of the trainer, or unexpected errors, in a row; then the loop rests before it tries again."""
 _LONGEST_WAIT_S = 30.0
-"""For the store or the engine; they are waited for however long it takes."""
+"""Between two tries of the store or the engine, which are waited for however long it takes."""
 _FIRST_REST_S, _LONGEST_REST_S = 60.0, 1800.0
 """After failures in a row, which another try may only repeat."""
 _LOOK_AGAIN_S = 1.0
-"""How often an engine that is away is looked for."""
+"""How often the loop looks for an engine that is down, or at what another daemon trains."""
 
 
 class LoopState(StrEnum):
@@ -52,7 +52,7 @@ class LoopState(StrEnum):
     RECOVERING = "recovering"
     """The weights are brought to where the records lead: at the start, after a failure, and for a rollback."""
     ENDED = "ended"
-    """The last step is done, or nothing is to be trained; a rollback is waited for."""
+    """The last step is done, or the policy is never trained; the loop waits for a rollback."""
     HELD = "held"
     """Paused by a person until it is resumed."""
     IMITATING = "imitating"
@@ -71,13 +71,13 @@ TRANSITIONS: Mapping[LoopState, frozenset[LoopState]] = {
     LoopState.IMITATING: frozenset(LoopState),
     LoopState.SAMPLING: frozenset(LoopState),
 }
-"""Which state may follow which, itself where it is chosen again."""
+"""The states that may follow each state; if it may follow itself, it may be chosen again."""
 
 
 class TrainingLoop:
-    """Runs until cancelled. After ``max_steps``, or when two publications were refused, it rests until someone asks
-    for a rollback. A store, an engine or a trainer that is not there is waited for, and what fails again and again is
-    tried after growing pauses (it says why): serving and capture are not this loop's to end."""
+    """Trains one policy until cancelled. After ``max_steps``, or when two publications were refused, it rests until
+    someone asks for a rollback. It waits for a store, an engine or a trainer that is down, and what fails again and
+    again it tries after growing pauses (and says why): serving and capture must not end because of this loop."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TrainingLoop:
     ) -> None:
         """
         Args:
-            turn: of a store that other daemons share; None: it is always ours.
+            turn: the right to train, in a store that other daemons share; None: it is always ours.
             demonstrations: of the policy's stages; None: those of its configuration, not read yet.
         """
         policy, store = context.policy, context.store
@@ -116,7 +116,7 @@ class TrainingLoop:
         }
         self.state = LoopState.RECOVERING
         self._recovered = False
-        """Whether the trainer holds what the records lead to."""
+        """Whether the trainer holds the weights that the records lead to."""
         self._failures = 0
         """Failures of the trainer, or unexpected errors, since the last step or look."""
         self._wait_s = 1.0
@@ -142,7 +142,7 @@ class TrainingLoop:
                 self._turn.lose()
                 self._progress.say(str(error))
             except StoreError as error:
-                # Unless it was only looked at, nobody knows how far the step has come: the records do.
+                # Unless the loop was only collecting attempts, only the records tell how far the step has come.
                 self._recovered = self._recovered and self._progress.phase is Phase.COLLECTING
                 await self._wait("the store", error)
             except EngineError as error:
@@ -161,13 +161,13 @@ class TrainingLoop:
         """Write a checkpoint of the present weights unless there is one.
 
         Raises:
-            TrainingError: the trainer is in the middle of something, or cannot.
+            TrainingError: the trainer is in the middle of a step, or cannot write it.
         """
         if self._turn.ours:
             await self._weights.save()
 
     async def goes_back(self) -> bool:
-        """Whether a person asks for a version and can have it; who cannot is told so now, and nothing ends for it."""
+        """Whether a person asks for a version that can be had; any other request is refused now, and ends no canary."""
         asked = self._rollbacks.pending
         if asked is None or asked.recorded:
             return asked is not None
@@ -220,13 +220,13 @@ class TrainingLoop:
         await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _published(self, done: int) -> int:
-        """Return the last step of which everything was measured: the newest one's version may be on its way yet."""
+        """Return the last step of which everything was measured: the newest step's version may still be on its way."""
         version = await self._store.version(self._policy.name, done)
         return done if version is not None and version.state is not VersionState.TRAINED else done - 1
 
     async def _rest(self, longest_s: float | None = None) -> None:
         """Return when a rollback was asked for and recorded, a version was promoted, a recorded step was taken out, or
-        after that time."""
+        ``longest_s`` have passed."""
         until = None if longest_s is None else asyncio.get_running_loop().time() + longest_s
         self._promoted = False
         while not await self._go_back():
@@ -245,7 +245,7 @@ class TrainingLoop:
 
     async def _imitate(self) -> None:
         if self._policy.takes_attempts_after(self.steps.next_step):
-            await self.steps.enroll()  # what agents do meanwhile is of a later stage
+            await self.steps.enroll()  # attempts that end meanwhile are for a later stage
         await self.steps.train(*self._demonstrations.build(self.steps.next_step))
         self._failures = 0
 
@@ -258,7 +258,8 @@ class TrainingLoop:
     # -- what decides on the next state ------------------------------------------------------------------------------
 
     async def _go_back(self) -> bool:
-        """Record the rollback that is asked for and serve what is kept of it; True when it is to be recovered to."""
+        """Record the rollback that is asked for, and serve the version if its weights are kept; return whether the loop
+        has to recover to it."""
         asked = self._rollbacks.pending
         if asked is None or asked.recorded:
             return asked is not None
@@ -272,7 +273,7 @@ class TrainingLoop:
             if isinstance(error, TrainingError):  # a loop that rests has to recover, too
                 self._rollbacks.look_again()
             return False
-        except Exception as error:  # asked again and again, it would keep the loop from everything else
+        except Exception as error:  # tried again and again, it would keep the loop from everything else
             _log.exception("the rollback to version %s could not be recorded", asked.version)
             self._rollbacks.end(RollbackError(f"a bug of the daemon's own: {type(error).__name__}: {error}"))
             return False
@@ -288,7 +289,7 @@ class TrainingLoop:
         return True
 
     async def _promote_what_is_held(self, version: int) -> bool:
-        """Serve a version that needs no other weights than the trainer's; False where it does.
+        """Serve a version if the trainer holds its weights; return False if it does not.
 
         Raises:
             LightningError: engine or trainer failed on it.
@@ -296,14 +297,14 @@ class TrainingLoop:
         if not self._weights.holds(version):
             return False
         live = await self._store.live_version(self._policy.name)
-        if live is not None and live.version == version:  # its canary has ended for it
+        if live is not None and live.version == version:  # its canary ended for this request
             self._rollbacks.end()
             return True
         phase, detail = self._progress.phase, self._progress.detail
         try:
             published = await self._weights.publish_again()
         finally:
-            self._progress.enter(phase, detail)  # of a loop that rests, and goes on to
+            self._progress.enter(phase, detail)  # the loop was resting, and rests on
         if published.state is VersionState.LIVE:
             self._promoted = True
             self._progress.say(f"version {version} was promoted by a person")
@@ -320,7 +321,7 @@ class TrainingLoop:
         return True
 
     def _end_after(self, step: int) -> tuple[Phase, str] | None:
-        """Return where there is nothing to train after a step, and why; None while there is."""
+        """Return the phase and the reason if there is nothing to train after a step; None while there is."""
         if not self._policy.train:
             return Phase.SERVING, "train = false: recorded and served, never trained"
         last_step = self._policy.last_step
@@ -329,7 +330,7 @@ class TrainingLoop:
         return Phase.FINISHED, f"{step} steps are done, the last that were asked for"
 
     async def _paused_before(self) -> str | None:
-        """Why it was paused in an earlier life of the daemon; a store that cannot be read now is waited for."""
+        """Return why training was paused in an earlier life of the daemon; wait for a store that cannot be read now."""
         while True:
             try:
                 return await self._store.scan(lambda connection: pauses.reason_of(connection, self._policy.name))
@@ -359,21 +360,21 @@ class TrainingLoop:
             await self._pause(reason, _rest_s(self._failures))
 
     async def _wait(self, what: str, error: LightningError, wait_s: float | None = None) -> None:
-        """Say what is waited for and wait; without a time, longer from one time to the next. Another version may be
-        asked for meanwhile, but while the store is away: then nothing can be recorded."""
+        """Say what the loop waits for and wait ``wait_s``; if that is None, longer each time. Meanwhile people may ask
+        for another version, except while the store is down, since then nothing can be recorded."""
         if wait_s is None:
             wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, _LONGEST_WAIT_S)
         sentence = f"training waits for {what} ({error}); serving goes on"
         self._progress.say(sentence)
         self._progress.enter(Phase.WAITING, str(error))
         _log.error("%s; the next try is in %.0f s", sentence, wait_s)
-        if isinstance(error, StoreError) or not self._turn.ours:  # what a daemon that follows is asked, it passes on
+        if isinstance(error, StoreError) or not self._turn.ours:  # a daemon that follows passes requests on
             return await asyncio.sleep(wait_s)
         self._rollbacks.end_recorded(TrainingError(f"it is recorded, and waits for {what}: {error}"))
         await self._rest(wait_s)
 
     async def _until_the_engine_is_there(self) -> None:
-        """Return at once when another version was asked for and recorded, or a recorded step was taken out."""
+        """Return when the engine is ready, a rollback was asked for and recorded, or a recorded step was taken out."""
         while not (self._turn.ours and (await self._go_back() or self._rollbacks.changed)):
             try:
                 return await self._publisher.engine_ready(_LOOK_AGAIN_S)
@@ -381,7 +382,7 @@ class TrainingLoop:
                 await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _pause(self, reason: str, rest_s: float | None = None) -> None:
-        """Say so, and wait until a rollback is asked for, or until that time has passed."""
+        """Say that training is paused, and wait until a rollback is asked for, or until ``rest_s`` have passed."""
         again = "" if rest_s is None else f" (it is tried again in {rest_s:.0f} s)"
         self._progress.say(
             f"training is paused: {reason}; serving and capture go on, roll back to a version or restart the daemon to "

@@ -1,7 +1,7 @@
-"""Whose turn it is to train a policy, where several daemons share a store; where one has it alone, always its own.
+"""Whose turn it is to train a policy if several daemons share a store; a daemon with a store of its own always has it.
 
-The turn is renewed alongside the loop, which may be in the middle of a step: a daemon that falls silent loses it, and
-is refused by the store whatever it goes on to write (``store/postgres/turns.py``).
+The turn is renewed alongside the loop, which may be in the middle of a step: a daemon that falls silent loses the turn,
+and the store refuses what that daemon then writes of the policy (``store/postgres/turns.py``).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from lightning_trainer.store.store import Store
 
 _log = logging.getLogger(__name__)
 _RENEWED = 4.0
-"""Times within the seconds that a turn lasts."""
+"""How often a turn is renewed within the seconds that it lasts."""
 
 
 class Turn:
@@ -23,7 +23,7 @@ class Turn:
     def __init__(self, policy: str, *, store: Store, holder: str, rollbacks: RollbackRequests) -> None:
         """
         Args:
-            holder: the daemon, for people: its URL.
+            holder: the daemon's URL, for people.
             rollbacks: woken when the turn is lost.
         """
         self._policy = policy
@@ -33,10 +33,10 @@ class Turn:
         self._forwarding = Forwarding(policy, store=store, url=holder, rollbacks=rollbacks)
         self.ours = not store.shared
         self.other: str | None = None
-        """Who had it when it was last asked for; None: nobody else."""
+        """Who had the turn when it was last asked for; None: no other daemon."""
 
     async def take(self) -> bool:
-        """Take it where nobody has it; whether it is ours."""
+        """Take the turn if no other daemon has it; return whether it is ours."""
         self.other = await self._store.take_turn(self._policy, self._holder)
         if self.other is None:
             await self._forwarding.read_pause()
@@ -44,14 +44,14 @@ class Turn:
         return self.ours
 
     def lose(self) -> None:
-        """It is another daemon's; the loop looks at that before anything else."""
+        """Note that the turn is another daemon's; the loop looks at that before anything else."""
         if self._store.shared and self.ours:
             self.ours = False
             _log.warning("another daemon trains %s now; this one records and serves", self._policy)
             self._rollbacks.look_again()
 
     async def keep(self, turn_s: float) -> None:
-        """Renew it while it is ours, and bring what people ask to whose it is, until cancelled."""
+        """Renew the turn while it is ours, and pass what people ask to the daemon that has it, until cancelled."""
         if not self._store.shared:
             return
         async with asyncio.TaskGroup() as both:
@@ -66,11 +66,11 @@ class Turn:
             try:
                 if not await self._store.renew_turn(self._policy):
                     self.lose()
-            except StoreError as error:  # it may still be ours: the store says so when it is there again
+            except StoreError as error:  # it may still be ours: the store says so when it is up again
                 _log.warning("the turn to train %s could not be renewed: %s", self._policy, error)
 
     async def give_up(self) -> None:
-        """End it with the daemon."""
+        """Give the turn up when the daemon ends."""
         if not (self._store.shared and self.ours):
             return
         self.ours = False

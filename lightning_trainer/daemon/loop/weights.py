@@ -1,8 +1,8 @@
 """The weights that a policy's trainer holds: recovered from the records, moved by a step, saved, published.
 
 Invariant: after a crash the newest checkpoint is loaded and the recorded batches since then are repeated in order,
-which gives the same weights as if nothing had happened. With other settings it does not: such weights are neither
-published under the number of what they were, nor saved, nor trained on.
+which gives the same weights as if nothing had happened. With changed settings it gives others: such weights are neither
+published under the old version's number, nor saved, nor trained on.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Weights:
         self._metrics = context.metrics
         self._rollbacks = context.rollbacks
         self.step = 0
-        """The newest that is recorded, trained or not."""
+        """The newest recorded step, trained or not."""
         self._path: list[int] = [0]
         """The versions that the present weights are made of, the present one last."""
         self._settled = False
@@ -60,14 +60,14 @@ class Weights:
 
     @property
     def path(self) -> frozenset[int]:
-        """The versions that the present weights are made of, served or not."""
+        """Return the versions that the present weights are made of, served or not."""
         return frozenset(self._path)
 
     async def recover(self, *, restart: bool) -> PolicyVersion:
         """Bring the trainer to the weights that the records lead to, and return what came of publishing them.
 
         Raises:
-            SettingsChangedError: with the present settings, it does not come to them, or may not go on from them.
+            SettingsChangedError: with the present settings, the trainer arrives at other weights, or may not go on.
         """
         self._settled = False
         restart = restart or self._closed
@@ -101,7 +101,7 @@ class Weights:
         return published
 
     async def train(self, batch: TrainingBatch, seconds: Mapping[str, float]) -> None:
-        """Take the recorded step, save what is due, and publish what came of it."""
+        """Take the recorded step, save a checkpoint if one is due, and publish the new weights."""
         step = self.step
         self._progress.enter(Phase.TRAINING, f"step {step}: {len(batch.samples)} samples")
         self._settled = self._untouched = False
@@ -120,14 +120,14 @@ class Weights:
         return self._settled and not self._closed and self._path[-1] == version
 
     async def publish_again(self) -> PolicyVersion:
-        """Publish the present weights because they are asked for: neither guard nor canary is asked."""
+        """Publish the present weights because a person wants them: neither guard nor canary is asked."""
         return await self._publish(self._path[-1], asked_for=True)
 
     async def save(self) -> None:
         """Write a checkpoint of the present weights unless there is one, or another daemon trains the policy by now.
 
         Raises:
-            TrainingError: the trainer is in the middle of something, or cannot.
+            TrainingError: the trainer is in the middle of a step, or cannot write it.
         """
         if self._closed:
             return
@@ -139,7 +139,7 @@ class Weights:
             await self._prune()
 
     async def save_if_possible(self) -> None:
-        """A step is recorded by now: where its checkpoint cannot be written, a restart only takes longer."""
+        """Save, and go on if the checkpoint cannot be written: the step is recorded, so a restart only takes longer."""
         try:
             await self.save()
         except CheckpointError as error:
@@ -154,7 +154,7 @@ class Weights:
 
     async def served(self) -> tuple[int, ...]:
         """Return the served versions that the present weights are made of, ascending."""
-        # Of what a rollback took back there may be some among the newest; nothing older than those plays a part.
+        # The newest versions may include some that a rollback took back; older versions do not matter.
         newest = (self._policy.max_staleness or 0) + _RECENT_VERSIONS
         versions = await self._store.served_versions(self._policy.name, newest=newest)
         recent = self._path[bisect_left(self._path, versions[0]) :] if versions else []
@@ -166,7 +166,7 @@ class Weights:
             self._checkpoints.prune(self._path)
 
     async def _is_ours(self) -> bool:
-        """Whether the store says that this daemon trains the policy, and from now on for a whole turn."""
+        """Whether the store says that this daemon trains the policy, for a whole turn from now on."""
         try:
             return await self._store.renew_turn(self._policy.name)
         except StoreError as error:
@@ -182,7 +182,7 @@ class Weights:
 
 
 def refusal(version: PolicyVersion) -> PublicationError | None:
-    """Return why a version is not served; None where it is live."""
+    """Return why a version is not served; None if it is live."""
     if version.state is VersionState.LIVE:
         return None
     return PublicationError(f"{version.name} was refused, and what was served before goes on: {version.reason}")

@@ -1,9 +1,9 @@
 """The ended attempts that the next step may take, sorted into groups: asked for again and again while a step waits.
 
-Where policies share a store, a rollout may be the work of agents of several of them, and each consumes it once, for its
-own tokens. A group is a policy's when the policy answered a call in any of its attempts, or when they were made for it
-(by a runner, which waits for its groups to be taken): then all of them count, since an attempt that broke off before
-its turn is part of the comparison too. Other groups are none of its business.
+If policies share a store, a rollout may be the work of agents of several of them, and each policy consumes it once, for
+its own tokens. A group is a policy's if the policy answered a call in any of its attempts, or if they were made for the
+policy (by a runner, which waits for its groups to be taken). Then all of the attempts count, since one that broke off
+before the policy's turn is part of the comparison, too. The policy ignores all other groups.
 """
 
 import json
@@ -39,14 +39,14 @@ _MOST_DROPPED = 1000
 
 
 class Worklist:
-    """What waits for one policy; each look costs as much as there waits, and nothing for what was or never will be."""
+    """The attempts that wait for one policy; a look costs nothing for attempts that were taken or never will be."""
 
     def __init__(self, policy: PolicyConfig, *, store: Store, progress: Progress, one_of_several: bool = False) -> None:
         """``one_of_several``: attempts that only other policies took part in are theirs."""
         self._policy = policy
         self._store = store
         self._progress = progress
-        # What was recorded without the policy is mostly not its: there, too, it takes what it had a part in.
+        # What was recorded without the policy is mostly not its own: of that, too, it takes what it had a part in.
         self._took_part = one_of_several or policy.train_recorded
         self._trusted_calls = TrustedCalls(policy, store)
         self._grouping = Grouping(policy, store)
@@ -54,7 +54,7 @@ class Worklist:
         self._arrivals = Arrivals(time.time_ns())
         self._enrolled = False
         self.waiting = 0
-        """Attempts that were looked at the last time."""
+        """How many attempts were looked at the last time."""
         self.dropped: tuple[Attempt, ...] = ()
         """Waiting attempts that someone took out: the next step accounts for their tokens, whatever their group."""
 
@@ -63,7 +63,7 @@ class Worklist:
         return self._completeness.gave_up_on(attempts)
 
     async def enroll(self) -> None:
-        """Have what ends wait for the policy: from then on it is kept until a step takes it.
+        """Have attempts that end wait for the policy: from then on they are kept until a step takes them.
 
         Raises:
             StoreError: the store cannot be written.
@@ -73,7 +73,8 @@ class Worklist:
             self._enrolled = True
 
     async def collect(self, needs_baseline: bool) -> Collection:
-        """Look at what waits; what no step wants for now is let go until its group or task is heard of again.
+        """Look at the attempts that wait, and let go those that no step wants for now, until something of their group
+        or task arrives.
 
         Raises:
             StoreError: the store cannot be read or written.
@@ -111,7 +112,7 @@ class Worklist:
         )
 
     async def _of_this_policy(self, waiting: Sequence[WaitingAttempt]) -> list[Attempt]:
-        """Return the attempts by the groups that the policy asks for, of those groups that it had a part in."""
+        """Return the attempts, grouped as the policy asks for it, of those groups that it had a part in."""
         if not self._took_part:
             return await self._grouping.regrouped([one.attempt for one in waiting])
         mine = {one.attempt.attempt_id for one in waiting if one.took_part}
@@ -121,7 +122,7 @@ class Worklist:
     async def _let_go(
         self, waiting: Sequence[WaitingAttempt], ended: Sequence[Attempt], ungrouped: Set[str], now_ns: int
     ) -> None:
-        """Let those rest that have waited for longer than a group waits and are in none that a step would take."""
+        """Let go those that have waited for longer than a group waits and are in no group that a step would take."""
         trained = [attempt for attempt in ended if attempt.mode is RolloutMode.TRAIN]
         sizes = Counter(attempt.group_id for attempt in trained)
         groups = {
@@ -144,8 +145,8 @@ class Worklist:
 class Grouping:
     """Groups ended attempts as the policy asks for it, before a step is built.
 
-    What a group is known by may be in the spans of its attempts (the first prompt). They are read once an attempt, when
-    it is first seen to have ended, and forgotten once it is consumed.
+    The key of a group may be in the spans of its attempts (the first prompt). An attempt's spans are read once, when it
+    is first seen to have ended, and its key is forgotten once it is consumed.
     """
 
     def __init__(self, policy: PolicyConfig, store: Store) -> None:
@@ -177,9 +178,9 @@ def concerned(attempts: Sequence[Attempt], took_part: Set[str]) -> tuple[Attempt
 
 
 class TrustedCalls:
-    """Notes which attempts have calls that an engine answered which the policy trusts; the gateway's come noted.
+    """Notes which attempts have calls answered by an engine that the policy trusts; those of the gateway come noted.
 
-    How far it has come is stored; with other trusted engines in the configuration it begins anew with all there is.
+    How far it has come is stored; if the trusted engines in the configuration change, it starts over with all spans.
     """
 
     def __init__(self, policy: PolicyConfig, store: Store) -> None:

@@ -1,1 +1,1 @@
-"""Versions on their way to the engine: publishing, guard, retention, and old ones alongside the live one."""
+"""Versions on their way to the engine: publishing, guard, canary, retention, and old ones alongside the live one."""

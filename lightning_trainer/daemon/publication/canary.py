@@ -1,7 +1,7 @@
 """The canary: a candidate answers a share of live rollouts until what they earned decides whether it answers all.
 
-Training waits for the decision, as it does for the guard's. A daemon that ends meanwhile begins the comparison anew;
-what was decided stands, so that no restart gives users a version again that was held back.
+Training waits for the decision, as it does for the guard's. If the daemon ends meanwhile, the comparison starts over
+with the next one; a decision stands, so that no restart gives users a version again that was held back.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ from lightning_trainer.versions.sequential import Decision
 _log = logging.getLogger(__name__)
 
 _START_S = 600.0
-"""Longest that a candidate may take until it answers."""
+"""Longest time that a candidate may take until it answers."""
 _AT_ONCE = 100
 _BEFORE = 500
 _MOST_ASKED = 3
-"""How often judges are asked about a rollout that they gave no reward: what they fail at may pass, or never."""
+"""How often judges are asked about a rollout that they gave no reward: the cause may pass, or never."""
 _ASK_AGAIN_S = 60.0
 _MOST_UNANSWERED = 10
 """Calls that a candidate may leave to the live version, whatever their share: an engine may be restarted once."""
@@ -59,14 +59,15 @@ class _Seen:
     rollouts: dict[str, LiveRollout] = field(default_factory=dict)
     """By attempt id: those that can be counted, with a reward or without."""
     others: set[str] = field(default_factory=set)
-    """That say nothing of either version."""
+    """Attempts that say nothing about either version."""
     last_span: int = -1
     judged: dict[str, tuple[int, float]] = field(default_factory=dict)
     """How often judges were asked about these, and when last (seconds, monotonic)."""
     judging: asyncio.Task[None] | None = None
-    """Asks the judges, apart from the loop: one that hangs keeps nobody from seeing harm, or from going back."""
+    """Asks the judges, apart from the loop: a judge that hangs must not hide harm, or hold up a rollback."""
     in_question: frozenset[str] = frozenset()
-    """About these, which count together once all answers are there: the first answers may be those of one version."""
+    """The rollouts that ``judging`` asks about. They count together once all answers are there: the first answers may
+    all be about one version."""
     shadows: Shadows = field(default_factory=Shadows)
 
 
@@ -93,7 +94,7 @@ class Canary:
             route: what the gateway asks.
             judges: all of the daemon's, by name. Training, which usually asks them, waits meanwhile.
             sink: where the ends of shadow rollouts go.
-            say: is told what was decided, and how far it is.
+            say: is told when a canary begins, and why judges gave no reward.
             interrupted: whether another version was asked for meanwhile (a rollback).
             promoted: whether a person wants the candidate live, whatever was seen of it.
         """
@@ -110,7 +111,7 @@ class Canary:
         self._look_every_s = look_every_s
 
     async def decided_against(self, version: int) -> str | None:
-        """Return why an earlier canary of the version held it back; None where none has decided that.
+        """Return why an earlier canary of the version held it back; None if none did.
 
         Raises:
             StoreError: what was decided cannot be read.
@@ -127,8 +128,8 @@ class Canary:
         return found.get(version)
 
     async def refusal(self, candidate: Publication, live: int) -> str | None:
-        """Return why a candidate must not go live, None where it may: also where that was decided before the engine
-        refused it or the daemon ended.
+        """Return why a candidate must not go live; None if it may, or if an earlier canary promoted it over the same
+        live version, before the engine refused it or the daemon ended.
 
         Args:
             live: the version that is served now.
@@ -151,7 +152,7 @@ class Canary:
                 finally:
                     self._route.end()
         except StoreError:
-            raise  # nothing is decided: the loop waits for the store, and the comparison begins anew
+            raise  # nothing is decided: the loop waits for the store, and the comparison starts over
         except LightningError as error:
             reason = f"its canary could not be served: {error}"
             record = replace(record, state=Decision.INTERRUPTED.value, reason=reason)
@@ -217,7 +218,7 @@ class Canary:
                 await asyncio.wait({seen.judging}, timeout=self._look_every_s)
 
     def _unanswered(self, version: int) -> str | None:
-        """Return why the candidate is not served any longer, although it was; None if it is."""
+        """Return why the candidate is no longer served; None if it is."""
         asked, failed = self._route.asked - self._route.dropped, self._route.failed
         if (why := self._old_versions.failure(version)) is not None:
             return f"its canary could not be served: {why}"
@@ -237,7 +238,7 @@ class Canary:
         return judge_shadow(pairs, self._config, before)
 
     async def _read(self, record: CanaryRecord, seen: _Seen) -> bool:
-        """Read the rollouts that have ended, and again those of which more has come; True where something was new."""
+        """Read the rollouts that have ended, and again those of which more has come; return whether spans were new."""
         last = await self._store.last_span()
         if last == seen.last_span:
             return False
@@ -276,8 +277,8 @@ class Canary:
             seen.others |= set(some) - read.keys()
 
     async def _judged(self, seen: _Seen, judges: CanaryJudges) -> bool:
-        """Begin to have judges asked about rollouts that lack a reward, and read what they said of those before; True
-        where they said something."""
+        """Read again the rollouts that judges have just been asked about, then begin to ask about others that lack a
+        reward; return whether some were read."""
         if seen.judging is not None:
             if not seen.judging.done():
                 return False
@@ -297,7 +298,7 @@ class Canary:
         await judges.ask(await self._store.scan(partial(attempt_table.select, attempt_ids=attempt_ids)))
 
     async def _usual(self, record: CanaryRecord) -> Usual:
-        """Return what was long and slow before the candidate came."""
+        """Return the limits of length and time that rollouts usually kept before the candidate came."""
         before = await self._store.scan(
             lambda connection: canaries.select_before(connection, record.policy, record.began_ns, _BEFORE)
         )
@@ -328,7 +329,7 @@ def _lacks_reward(seen: _Seen, name: str) -> bool:
 
 
 def _to_be_judged(seen: _Seen, now: float) -> list[str]:
-    """Return the rollouts that judges are to be asked about, those about which they never were first."""
+    """Return the rollouts to ask judges about, those first that they were never asked about."""
     lacking = [name for name, one in seen.rollouts.items() if one.reward is None]
     asked = {name: seen.judged[name] for name in lacking if name in seen.judged}
     again = [name for name, (times, at) in asked.items() if times < _MOST_ASKED and now - at >= _ASK_AGAIN_S]

@@ -17,10 +17,10 @@ _LOOK_AGAIN_S = 1.0
 async def serve_candidate(
     old_versions: OldVersionEngine | OldAdapters, candidate: Publication, timeout_s: float
 ) -> AsyncIterator[None]:
-    """Answer calls for the candidate while the block runs; nobody else can take its engine meanwhile.
+    """Answer calls for the candidate while the block runs; no other version can take its engine meanwhile.
 
     Raises:
-        EngineError: it cannot be served within the time.
+        EngineError: the candidate cannot be served within the time.
         PublicationError: its weights cannot be kept.
     """
     await asyncio.to_thread(old_versions.archive.add, candidate)

@@ -1,6 +1,6 @@
-"""The promotion guard: a version that does worse on someone's held-out evaluation than the live one is not served.
+"""The promotion guard: a version that does worse than the live one in the user's held-out evaluation is not served.
 
-The candidate is served for that time as any old version is, as ``POLICY@vN``: calls of the policy know nothing of it.
+During the evaluation the candidate is served as any old version is, as ``POLICY@vN``; it answers no other calls.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class PromotionGuard:
         """
         Args:
             url: the daemon's.
-            token: that its gateway asks for.
+            token: the one that its gateway asks for; None: it asks for none.
         """
         self._policy = policy
         self._config = config
@@ -54,7 +54,7 @@ class PromotionGuard:
         self._scores: dict[int, float] = {}
 
     async def refusal(self, candidate: Publication, live: int) -> str | None:
-        """Return why a candidate must not go live, None where it may.
+        """Return why a candidate must not go live; None if it may.
 
         Args:
             live: the version that is served now.
@@ -96,11 +96,11 @@ class PromotionGuard:
 async def held_out_score(
     command: Sequence[str], *, environment: Mapping[str, str], working_dir: Path, log: Path, timeout_s: float
 ) -> float:
-    """Run an evaluation and return the number on the last line of its output; nothing of it runs on afterwards.
+    """Run an evaluation and return the number on the last line of its output; none of its processes runs on afterwards.
 
     Args:
-        environment: the whole of it.
-        log: gets what it writes to standard error; the output goes next to it, as ``.out``.
+        environment: all variables of the evaluation.
+        log: gets what it writes to standard error; its output goes to a file next to that, with the suffix ``.out``.
 
     Raises:
         EvaluationError: it cannot be run, fails, takes too long, or its last line is not a finite number.

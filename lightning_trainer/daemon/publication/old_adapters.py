@@ -1,8 +1,8 @@
-"""Old adapters served for evaluation, as ``POLICY@vN``: by the engine of the live one, alongside it.
+"""Old adapters served for evaluation, as ``POLICY@vN``, by the engine of the live one, alongside it.
 
-The first call for one loads it from the archive and proves it as when it was new; it is unloaded when it has been idle
-for a while. Several can be called at once. After a restart of the engine the next call loads it again, or one that has
-waited for the restart.
+The first call for an adapter loads it from the archive and proves it as when it was new; it is unloaded when it has
+been idle for a while. Several can be called at once. After a restart of the engine the adapter is loaded again, by the
+next call or by one that has waited for the restart.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class _OneVersion:
 
 
 class OldAdapters:
-    """The adapters besides the live one."""
+    """The old adapters, served in addition to the live one."""
 
     pid: int | None = None
     """They have no process of their own."""
@@ -93,7 +93,7 @@ class OldAdapters:
         return self.archive.versions()
 
     def failure(self, version: int) -> str | None:
-        """Return None: the engine is the live version's too, so that its failure says nothing of an adapter."""
+        """Return None: the engine is the live version's too, so its failure says nothing about an adapter."""
         return None
 
     async def lease(self, version: int) -> Lease | None:
@@ -120,7 +120,7 @@ class OldAdapters:
             return Lease(held.upstream, partial(self._release, version))
 
     async def let_go(self, version: int) -> None:
-        """Unload it at once, unless calls are using it."""
+        """Unload the version at once, unless calls are using it."""
         async with self._changing:
             if (held := self._held.get(version)) is not None and not held.calls:
                 await self._end(version)

@@ -1,8 +1,8 @@
-"""Old versions served for evaluation, as ``POLICY@vN``: by a second engine, which is started by the first call for one.
+"""Old versions served for evaluation, as ``POLICY@vN``, by a second engine, which the first call for one starts.
 
-The engine of the live version knows nothing of it: no traffic is held, no weights are swapped, no step waits. The
-price is the memory of another engine while someone evaluates, so there is one at most, for one version at a time, and
-it ends when it has been idle for a while. On a GPU that trainers use as well it sleeps when the first one does.
+The engine of the live version is not involved: no traffic is held, no weights are swapped, no step waits. The price is
+the memory of another engine while someone evaluates, so there is one at most, for one version at a time, and it ends
+when it has been idle for a while. On a GPU that trainers use as well, it sleeps when the first engine does.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class OldVersionBusyError(EngineError):
-    """Another version is being called, and one is served at a time."""
+    """Another version is being called, and one is served at a time; or a trainer has the engine's GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class OldVersionEngine:
         Args:
             settings: of the engine; its folders become those of a version.
             make_engine: returns an engine that is not started.
-            no_room: why there is no memory for it, and what to do; None where there is.
+            no_room: why there is no memory for the engine, and what to do; None if there is.
         """
         self.archive = archive
         self._settings = settings
@@ -128,7 +128,7 @@ class OldVersionEngine:
             return Lease(self._serving.upstream, self._release)
 
     async def let_go(self, version: int) -> None:
-        """End its engine at once, unless calls are using the version."""
+        """End the engine of a version at once, unless calls are using the version."""
         async with self._changing:
             if self._serving is not None and self._serving.version == version and not self._calls:
                 if self._ending is not None:
@@ -187,5 +187,5 @@ class OldVersionEngine:
 
 
 async def _start(engine: EngineSupervisor) -> None:
-    with contextlib.suppress(EngineError):  # what waits for it is told by ``ready``
+    with contextlib.suppress(EngineError):  # callers that wait for it hear of it from ``ready``
         await engine.start()

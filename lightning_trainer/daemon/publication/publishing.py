@@ -28,7 +28,7 @@ _COPIED_S = 120.0
 
 
 def _require_same(again: Publication, known: str | None, changed: str | None) -> None:
-    """Refuse other weights under a version's number, where not rounding made them others."""
+    """Refuse other weights under a version's number if a changed setting, not rounding, made the difference."""
     if changed is None or known in (None, again.checksum):
         return
     Path(again.path).unlink(missing_ok=True)
@@ -40,13 +40,13 @@ def _require_same(again: Publication, known: str | None, changed: str | None) ->
 
 @dataclass(slots=True)
 class _NotServed:
-    """What another daemon has made live, and this one does not serve."""
+    """A version that another daemon has made live and this one does not serve."""
 
     version: int
     since_s: float
     """By the monotonic clock."""
     refused: str | None = None
-    """Why the engine refuses it. One that is offered each second what it refuses answers no calls meanwhile."""
+    """Why the engine refuses it; it is not offered again, since the engine answers no calls while it is offered one."""
 
 
 class Publisher:
@@ -79,17 +79,17 @@ class Publisher:
     async def publish(
         self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
     ) -> PolicyVersion:
-        """Write the weights, let guard and canary compare them, the engine take and prove them, and record the outcome.
+        """Write the weights, let guard and canary compare them, let the engine take and prove them, record the outcome.
 
         Args:
-            asked_for: by a person, in a rollback or a promotion: neither guard nor canary is asked. A version that an
-                earlier canary held back is offered again only then.
-            changed: which setting is another one than when the steps that were repeated for it were trained.
+            asked_for: whether a person asked for it, in a rollback or a promotion: neither guard nor canary is asked.
+                A version that an earlier canary held back is offered again only then.
+            changed: the setting that has changed since the steps that were repeated for the version were trained.
 
         Raises:
             EngineError: the engine is unavailable.
             TrainingError: the trainer could not write or score them.
-            SettingsChangedError: a setting has changed, and the version was made of other weights; nothing else has.
+            SettingsChangedError: a setting has changed, and the version was made of other weights; it stays as it is.
         """
         began = time.monotonic()
         created_ns = time.time_ns()
@@ -109,7 +109,7 @@ class Publisher:
         if asked_for and report.accepted and before is not None and before.state is VersionState.REFUSED:
             report = replace(report, reason=f"a person promoted it; it was refused before: {before.reason}")
         outcome = await self._record(publication, report, step, created_ns, time.monotonic() - began)
-        if worse is None:  # training goes on after any number of versions that are only not better
+        if worse is None:  # training goes on after any number of versions that are merely not better
             self.refused_in_a_row = 0 if report.accepted else self.refused_in_a_row + 1
             self.last_reason = report.reason
         return outcome
@@ -117,8 +117,8 @@ class Publisher:
     async def _offer(
         self, version: int, step: int, created_ns: int, live: int | None, known: str | None, changed: str | None
     ) -> tuple[Publication, PublicationReport, str | None]:
-        """Write a version and offer it to the engine, some times where it refuses; with the reason where it fell behind
-        the live one, and so was not offered.
+        """Write a version and offer it to the engine, more than once if the engine refuses. The third result says why
+        it was not offered if it fell behind the live one; else it is None.
 
         Args:
             known: the checksum that the version has, if it was made before.
@@ -138,8 +138,8 @@ class Publisher:
         return publication, report, None
 
     async def _offer_again(self, served: Publication, changed: str | None) -> PublicationReport:
-        """Compare what the trainer has made again with what is served of the version, which stays: a version never
-        changes, and on a GPU what is repeated differs in its last bits."""
+        """Compare the weights that the trainer has made again with those that are served, and keep serving these: a
+        version never changes, and on a GPU repeated weights differ in their last bits."""
         again = await self._trainer.publish(self._weights.path_again(served.version), served.version)
         Path(again.path).unlink(missing_ok=True)
         _require_same(again, served.checksum, changed)
@@ -155,11 +155,11 @@ class Publisher:
         """Compare the trainer's weights with those that the version was made of, before a step is taken on them.
 
         Args:
-            changed: which setting is another one than when the steps that were repeated for it were trained.
+            changed: the setting that has changed since the steps that were repeated for the version were trained.
 
         Raises:
-            TrainingError: the trainer could not write them.
-            SettingsChangedError: they are others.
+            TrainingError: the trainer could not write its weights.
+            SettingsChangedError: the weights differ.
         """
         recorded = await self._store.version(self._policy, version)
         again = await self._trainer.publish(self._weights.path_again(version), version)
@@ -167,8 +167,8 @@ class Publisher:
         _require_same(again, recorded and recorded.checksum, changed)
 
     async def _end_canaries(self, version: int) -> None:
-        """End what an earlier life of the daemon left open; another version than the one that is published now, since
-        a user has gone back meanwhile, is held back by that."""
+        """End the canaries that an earlier life of the daemon left open. If the candidate is not the version that is
+        published now, because a user has gone back meanwhile, it is thereby held back."""
         for left in await self._store.scan(lambda connection: canaries.select_open(connection, self._policy)):
             reason = "its canary ended with the daemon"
             candidate = await self._store.version(self._policy, left.version)
@@ -181,14 +181,14 @@ class Publisher:
             )
 
     async def _held_back(self, version: PolicyVersion, lost: PolicyVersion | None) -> PolicyVersion | None:
-        """Return the version as refused if an earlier canary decided so, before or after it was recorded; or if it was
-        refused for whatever reason and nothing is left to compare it with.
+        """Return the version as refused if an earlier canary decided so, whether or not the version is recorded as
+        refused; or if it was refused for whatever reason and nothing is left to compare it with.
 
         Args:
-            lost: the live version, where it cannot be served again.
+            lost: the live version, if it cannot be served again.
         """
         if version.state in (VersionState.LIVE, VersionState.RETIRED):
-            return None  # what put it live came later: a person
+            return None  # a person put it live after that
         reason = None if self._canary is None else await self._canary.decided_against(version.version)
         if reason is None and lost is not None and version.state is VersionState.REFUSED:
             reason = version.reason
@@ -205,15 +205,15 @@ class Publisher:
         )
 
     async def _worse(self, publication: Publication, live: int) -> str | None:
-        """Return why a candidate must not go live: by the guard, and then by the canary; None where it may."""
-        await self._keeper.settled()  # of a live version served again: what it does not keep, it removes
+        """Return why a candidate must not go live: by the guard, and then by the canary; None if it may."""
+        await self._keeper.settled()  # a live version served again: the keeper removes what it does not keep
         worse = None if self._guard is None else await self._guard.refusal(publication, live)
         if worse is None and self._canary is not None:
             worse = await self._canary.refusal(publication, live)
         return worse
 
     async def set_aside(self) -> Path | None:
-        """Rename the kept weights, where a trained version is among them, and return where they are now.
+        """Rename the folder of kept weights if a trained version is among them, and return where they are now.
 
         Raises:
             CheckpointError: they cannot be renamed.
@@ -230,11 +230,11 @@ class Publisher:
         await self._engine.ready(timeout_s)
 
     async def follow(self) -> str | None:
-        """Serve what another daemon made live, from the weights that it keeps. Where they cannot be read or are not
-        kept, or the engine here refuses them, what was served before goes on, and the next call tries again.
+        """Serve the version that another daemon made live, from its kept weights. If that fails, the version served
+        before goes on; the next call tries again, unless the engine here has refused the weights.
 
         Returns:
-            Why it is not served here; None where it is, or may soon be.
+            Why it is not served here; None if it is, or may soon be.
 
         Raises:
             EngineError: the engine is unavailable.
@@ -262,10 +262,10 @@ class Publisher:
         return live.refused
 
     async def serve_kept(self, version: int, *, record: bool = True) -> PublicationReport | None:
-        """Serve a version from its kept weights at once; nothing changes where they are not kept or not accepted.
+        """Serve a version from its kept weights at once; nothing changes if they are not kept or not accepted.
 
         Returns:
-            What the engine says of them; None where they are not kept.
+            What the engine says of the weights; None if they are not kept.
 
         Raises:
             EngineError: the engine is unavailable.
@@ -314,20 +314,20 @@ class Publisher:
         self, version: int, step: int, created_ns: int, known: str | None, changed: str | None
     ) -> Publication:
         publication = await self._trainer.publish(self._weights.path(version), version)
-        _require_same(publication, known, changed)  # before the record of what it was is gone
+        _require_same(publication, known, changed)  # before the record of its checksum is replaced
         await self._store.put_version(
             PolicyVersion(self._policy, version, step, VersionState.TRAINED, created_ns, checksum=publication.checksum)
         )
         return publication
 
     async def _to_compare_with(self, version: int) -> PolicyVersion | None:
-        """Return the live version; None where there is nothing that a new one can fall behind."""
+        """Return the live version; None if there is nothing that a new version could fall behind."""
         compared = self._guard is not None or self._canary is not None
         live = await self._store.live_version(self._policy) if compared else None
         return None if live is None or live.version == version else live
 
     async def _served_again(self, version: int, live: PolicyVersion) -> int | None:
-        """Return the live version, which is served by then; None where its weights are not kept.
+        """Serve the live version, unless it is served already, and return it; None if its weights are not kept.
 
         Raises:
             EngineError: the engine is unavailable.

@@ -1,8 +1,8 @@
-"""What was served last is served again from the engine's start on, from its kept weights: no call is answered by the
-untrained model while the trainer starts and recovers, nor after, where it cannot.
+"""Serving the last served version again as soon as the engine starts, from its kept weights: the untrained model
+answers no call while the trainer starts and recovers, nor later if the trainer cannot.
 
-The engine proves it before the first call begins, and has it again when it is restarted. It is recorded when training
-has recovered and publishes it.
+The engine proves the version before the first call begins, and has it again after a restart. That it is served is
+recorded when training has recovered and publishes it.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ async def resume(
     """Have an engine that is not started yet serve the version that a person went back to last, or else the live one.
 
     Args:
-        archive: of the policy; where it has neither of them, version 0 is served.
-        say: told so, or that the engine refuses what is kept.
+        archive: of the policy; if it has neither of these versions, version 0 is served.
+        say: is told that, or that the engine refuses the kept weights.
 
     Raises:
         StoreError: the store cannot be read.
@@ -55,6 +55,6 @@ async def resume(
 
 
 async def _served_last(policy: str, store: Store) -> list[int]:
-    """Return what is to be served, and what may be where that is not kept."""
+    """Return the version to serve, and, if there is another, the one to serve if the first one is not kept."""
     lineage, live = await read_lineage(store, policy), await store.live_version(policy)
     return [*([lineage.head] if lineage.gone_back else []), *([live.version] if live is not None else [])]

@@ -1,8 +1,8 @@
 """Shadow rollouts: which of them are whole, and the root spans that end them.
 
-A shadow has whatever the candidate answered of one live attempt's calls. It is whole when the live attempt has ended
-and each call that the live version answered was answered by the candidate too; then a root span ends it, with the live
-one's input, and judges can read it. One in which a call is missing says nothing and is left out.
+A shadow consists of the candidate's answers to the calls of one live attempt. It is whole when the live attempt has
+ended and the candidate has answered each call that the live version answered; then a root span with the live attempt's
+input ends it, and judges can read it. A shadow that lacks a call says nothing and is left out.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The weights of published versions, kept by the policy's rule alongside the loop: copying a file holds up no step."""
+"""Keeping the weights of published versions by the policy's rule, alongside the loop: copying a file delays no step."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class VersionKeeper:
-    """One copy at a time; what cannot be kept is said and costs the run nothing."""
+    """Copies the weights of one version at a time; a failure is logged and costs the run nothing."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class VersionKeeper:
         self._copying: asyncio.Task[None] | None = None
 
     def keep(self, publication: Publication) -> None:
-        """Begin to copy what was accepted; await ``settled`` before the file may go."""
+        """Begin to copy an accepted version; await ``settled`` before its file may go."""
         self._copying = asyncio.create_task(self._keep(publication), name="version-keeper")
 
     async def settled(self) -> None:

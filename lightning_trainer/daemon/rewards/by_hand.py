@@ -1,4 +1,4 @@
-"""Recorded attempts judged on request, here or at the daemon; and what that would cost."""
+"""Judging recorded attempts on request, in this process or in the daemon, and what that would cost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +22,7 @@ from lightning_trainer.store.tables.steps import select_consumed
 from lightning_trainer.types import Attempt, Span, SpanSink
 
 _GROUPS_AT_ONCE = 32
-"""That are in memory."""
+"""Groups that are in memory."""
 Result = TypeVar("Result")
 
 
@@ -34,7 +34,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked for."""
+    """A request to judge."""
 
     names: Sequence[str] = ()
     """Rollouts, attempts, tasks or groups; none: all since ``since``."""
@@ -55,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a run came to."""
+    """The result of a run."""
 
     judged: list[Judged]
     tasks: dict[str, str]
@@ -66,9 +66,9 @@ class Done:
     """``calls``, ``input_tokens`` and ``output_tokens``."""
     money: float
     trained_before: list[str]
-    """Ids of those judged that a step had taken already."""
+    """Ids of judged attempts that a step had taken already."""
     left_out: list[str]
-    """In one phrase each: how many were not judged, and why."""
+    """Phrases that say how many were not judged, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class DryRun:
     attempts: int
     characters: int
     tokens: int
-    """At most, about."""
+    """About how many tokens the questions take, at most."""
     answered_before: int
     cannot_be_judged: list[str]
-    """Why, in a sentence each."""
+    """A sentence for each question that cannot be asked, with the reason."""
     left_out: list[str]
     first: str | None
     """The first question."""
@@ -90,7 +90,7 @@ class DryRun:
 
 @dataclass(slots=True, eq=False)
 class ByHand:
-    """One judge of a configuration, and the store of what it is asked about."""
+    """One judge of a configuration, and the store of the attempts that it is asked about."""
 
     config: Config
     by: AnyJudge
@@ -99,7 +99,7 @@ class ByHand:
     progress: Progress = field(default_factory=Progress)
 
     async def choose(self, asked: Asked) -> Chosen:
-        """Return the attempts that are meant.
+        """Return the attempts that are asked for.
 
         Raises:
             LightningError: as ``chosen.choose``.
@@ -109,7 +109,7 @@ class ByHand:
         return await self.read(lambda store: choose(store, asked.names, asked.since, whole=whole, policy=policy))
 
     async def judge(self, chosen: Chosen, asked: Asked, sink: SpanSink) -> Done:
-        """Judge those that lack the reward, and store the verdicts.
+        """Judge those attempts that lack the reward, and store the verdicts.
 
         Raises:
             StoreError: the store cannot be read, or the verdicts could not be stored.
@@ -152,7 +152,7 @@ class ByHand:
         )
 
     async def dry_run(self, chosen: Chosen, asked: Asked) -> DryRun:
-        """Return what ``judge`` would ask; asks nobody.
+        """Return what ``judge`` would ask, without asking it.
 
         Raises:
             StoreError: the store cannot be read.

@@ -1,4 +1,4 @@
-"""Which recorded attempts are judged by hand, and what they are compared with."""
+"""Choosing the recorded attempts that are judged by hand, and those that they are compared with."""
 
 import re
 import time
@@ -20,11 +20,11 @@ from lightning_trainer.types import Attempt, AttemptState, RolloutMode
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LAST_NS = 2**63 - 1
-"""What a database can be asked about."""
+"""The latest time that a database can be asked about."""
 _ONLY_BY_NAME = (RolloutMode.DROPPED, RolloutMode.RETRIED, RolloutMode.SHADOW)
 """Modes whose rewards train nothing: a judge, which costs, sees such an attempt only if it is named itself."""
 _READ_AT_ONCE = 100
-"""Attempts whose spans are in memory to see their first prompts."""
+"""Attempts whose spans are in memory at a time, to see their first prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,21 @@ class Chosen:
 
     groups: list[list[Attempt]]
     left_out: tuple[str, ...]
-    """In one phrase each: how many are not judged, and why."""
+    """Phrases that say how many are not judged, and why."""
 
 
 def choose(
     connection: Connection, names: Sequence[str], since: str | None, *, whole: bool, policy: PolicyConfig | None
 ) -> Chosen:
-    """Return the ended attempts that are meant; for a judge of groups with the others of their groups.
+    """Return the ended attempts that are asked for; for a judge of groups, along with the others of their groups.
 
     Args:
         names: rollouts, attempts, tasks or groups; none: all since ``since``.
         whole: the judge compares the attempts of a group.
-        policy: the one that the judge rewards, which says what a group is; None: as the attempts were recorded.
+        policy: the policy that the judge rewards, which says what a group is; None: groups are as they were recorded.
 
     Raises:
-        NothingToJudgeError: there is none.
+        NothingToJudgeError: there is no such attempt.
         ConfigError: ``since`` is not a time, or neither names nor a time are given.
     """
     since_ns = None if since is None else _since_ns(since)
@@ -84,7 +84,7 @@ def _is_asked_for(attempt: Attempt, names: Sequence[str]) -> bool:
 
 
 def _by_group(connection: Connection, judged: Sequence[Attempt], policy: PolicyConfig | None) -> list[list[Attempt]]:
-    """Return the groups with all of their members; by prompt, those that are judged are compared with each other."""
+    """Return the groups with all of their members; if grouped by prompt, with those of them that are judged only."""
     if policy is not None and policy.group_by == "prompt":
         return _sorted(_by_prompt(connection, judged, policy))
     by_task = policy is not None and policy.group_by == "task"

@@ -1,7 +1,7 @@
-"""Feedback to rewards, for ever: what has left quarantine is weighed, and the sum is stored as an evaluation.
+"""Making rewards of feedback: feedback that has left quarantine is weighed, and the sum is stored as an evaluation.
 
-The evaluation is stored in the transaction that notes it, and not at all if a source was forgotten since the look at
-feedback: no reward is left that ``forget --source`` does not find.
+The evaluation is stored in the transaction that notes it, and not at all if a source was forgotten since the feedback
+was read: so ``forget --source`` finds every reward.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from lightning_trainer.types import Span
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.1
-"""Of the time, that may be spent on looking at feedback."""
+"""Share of the time that may be spent on reading feedback."""
 
 
 class RewardSink(Protocol):
-    """Where rewards are stored; the store is one, and so is what tells the policies' loops of them."""
+    """Where rewards are stored: a store, or a sink that also tells the policies' loops of them."""
 
     async def append_made(self, make: Callable[[Connection], Sequence[Span]]) -> list[Span]:
         """See ``MediaStore.append_made``."""
@@ -34,7 +34,7 @@ class RewardSink(Protocol):
 
 
 class FeedbackSettler:
-    """Looks at feedback when there is some that it has not seen, or some leaves quarantine."""
+    """Settles feedback when some is new, when some finds its attempt, and when some leaves quarantine."""
 
     def __init__(self, config: FeedbackConfig, store: Store, sink: RewardSink) -> None:
         self._config = config
@@ -42,14 +42,14 @@ class FeedbackSettler:
         self._sink = sink
         self._seen: tuple[int, int] = (0, 0)
         self._matched = False
-        """Whether an attempt was found since the last look."""
+        """Whether an attempt was found for some feedback since the last look."""
         self._next_release_ns: int | None = 0
         self._suspicious: frozenset[str] = frozenset()
         self._capped_hour_ns = -1
-        """The hour of which the log says that caps were exceeded."""
+        """The last hour for which the log says that caps were exceeded."""
 
     async def run(self) -> None:
-        """For ever; a store that cannot be read or written is tried again."""
+        """Settle feedback again and again, forever; if the store cannot be read or written, try again."""
         while True:
             began = time.monotonic()
             try:
@@ -62,7 +62,7 @@ class FeedbackSettler:
             await asyncio.sleep(max(self._config.settle_every_s, took_s / _SHARE))
 
     async def settle(self) -> int:
-        """Settle what can be; return how many rewards were made."""
+        """Settle the feedback that can be settled; return how many rewards were made."""
         now_ns = time.time_ns()
         self._matched |= await self._store.write(feedback_table.match) > 0
         await self._store.write(
@@ -82,7 +82,7 @@ class FeedbackSettler:
         return len(new)
 
     def _name(self, suspicious: set[str]) -> None:
-        """Say once of each source that it does not help."""
+        """Log once for each source that its feedback does not help."""
         new = sorted(suspicious - self._suspicious)
         self._suspicious = frozenset(suspicious)
         if new:
@@ -93,7 +93,7 @@ class FeedbackSettler:
             )
 
     def _say_capped(self, sources: Collection[str], hour_ns: int) -> None:
-        """Say once an hour that feedback does not count: what came as spans was answered with no refusal."""
+        """Log once an hour that feedback does not count: clients that sent theirs as spans were not refused."""
         if not sources or hour_ns == self._capped_hour_ns:
             return
         self._capped_hour_ns = hour_ns

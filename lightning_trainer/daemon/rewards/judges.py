@@ -1,8 +1,8 @@
 """Judges at work for one policy: asked as soon as a group is complete, and waited for before its step is built.
 
-A step waits for a judge ``wait_s`` at most. What comes later is stored, and what does not come leaves the reward
-missing, with a sentence. Nothing that goes wrong in a judge goes wrong in the loop. While a canary holds training back,
-the judges are asked about its rollouts instead.
+A step waits for a judge ``wait_s`` at most. A later verdict is stored; without a verdict the reward is missing, and a
+sentence says why. An error in a judge never becomes one in the loop. While a canary holds training back, the judges are
+asked about its rollouts instead.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 
 class CanaryJudges:
-    """What the judges may spend on one canary, and what was said of them: a canary asks a thousand times, and the first
-    reason why a reward is missing says enough."""
+    """A policy's judges at work for one canary, with their budgets: a canary asks a thousand times, so only the first
+    reason why a judge's reward is missing is said."""
 
     def __init__(self, judges: Collection[Judging], store: Store, say: Callable[[str], None]) -> None:
         self._judges = judges
@@ -52,7 +52,7 @@ class CanaryJudges:
         return None
 
     async def ask(self, attempts: Sequence[Attempt]) -> None:
-        """Have all of them asked about attempts; what goes wrong is said, and costs no more than the reward."""
+        """Ask all judges about attempts; an error is said, and costs no more than the reward."""
         for judging in self._judges:
             sentence = await ask_judge(judging, self._store, attempts, self._budgets[judging.name])
             if sentence is not None and judging.name not in self._failed:
@@ -62,7 +62,7 @@ class CanaryJudges:
 
 
 _LOOK_AGAIN_S = 1.0
-"""A rollback that is asked for meanwhile is noticed this late at most."""
+"""While a step waits for a judge, a rollback that is asked for is noticed this late at most."""
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ async def judges_at_work(
 
 
 class PolicyJudges:
-    """Those that a policy's rewards name; each attempt is asked about once a run of the daemon."""
+    """The judges that a policy's rewards name; they are asked about each attempt once in a run of the daemon."""
 
     def __init__(
         self, policy: PolicyConfig, judges: Mapping[str, Judging], *, store: Store, progress: Progress
@@ -102,8 +102,8 @@ class PolicyJudges:
                 self._say(sentence)
 
     def begin(self, groups: Iterable[Sequence[Attempt]], step: int) -> None:
-        """Begin to judge groups that are complete. Who joins one after that is judged when the step waits: a judge of
-        whole groups would be asked about all of a popular one for each that comes."""
+        """Begin to judge groups that are complete. An attempt that joins one after that is judged when the step waits:
+        else a judge of whole groups would be asked about all of a popular group for each attempt that joins it."""
         begun = {attempt_id for _, attempt_id in self._asked}
         self._ask([group for group in groups if begun.isdisjoint(one.attempt_id for one in group)], step)
 
@@ -134,7 +134,7 @@ class PolicyJudges:
                 await asyncio.wait({self._asked[name, one] for one in open_ids}, timeout=min(left_s, _LOOK_AGAIN_S))
 
     async def corrections(self, step: int) -> dict[str, Correction]:
-        """Return how the rewards of judges are corrected in a step, by what is known of them now.
+        """Return how the rewards of judges are corrected in a step, by what is known of the judges now.
 
         Raises:
             StoreError: the store cannot be read.
@@ -146,7 +146,7 @@ class PolicyJudges:
         return await self._store.scan(lambda connection: corrections(connection, names, configs))
 
     async def metrics(self, step: int) -> dict[str, float]:
-        """Return how far the judges of a step can be believed, of those that something is compared with.
+        """Return how reliable the judges of a step are, for those that are checked against something.
 
         Raises:
             StoreError: the store cannot be read.
@@ -160,14 +160,14 @@ class PolicyJudges:
         return {name: value for report in reports for name, value in report.metrics().items()}
 
     def taken(self, attempts: Iterable[Attempt]) -> None:
-        """A step has taken the attempts: forget them, and begin with new budgets."""
+        """Forget attempts that a step has taken, and begin with new budgets."""
         for attempt in attempts:
             for name in self._judges:
                 self._asked.pop((name, attempt.attempt_id), None)
         self._budgets.clear()
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Stop the judging that is under way."""
         tasks = set(self._asked.values())
         for task in tasks:
             task.cancel()
@@ -176,7 +176,7 @@ class PolicyJudges:
                 await task
 
     def _ask(self, groups: Collection[Sequence[Attempt]], step: int) -> None:
-        """Ask about all in the groups who were not asked about."""
+        """Ask the step's judges about those attempts of the groups that they were not asked about."""
         wanted = self._policy.at_step(step)
         for judging in [self._judges[name] for name in judges_of(wanted.reward_weights, self._judges)]:
             for group in groups:
@@ -184,7 +184,8 @@ class PolicyJudges:
                 new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
                 if new:
                     asked = members if judging.judge.config.of_groups else new
-                    # What another judge gives is shared out, and what was asked about fewer of a group comes before.
+                    # First come the verdicts of the judge whose reward this one shares out, and this judge's own on
+                    # fewer attempts of the group.
                     before = [(name, one.attempt_id) for name in (_shared_out(judging), judging.name) for one in asked]
                     first = {task for name in before if (task := self._asked.get(name)) is not None}
                     task = asyncio.create_task(self._judge(judging, asked, first), name=f"judge {judging.name}")
@@ -193,7 +194,7 @@ class PolicyJudges:
     async def _judge(
         self, judging: Judging, attempts: Sequence[Attempt], first: Collection[asyncio.Task[None]]
     ) -> None:
-        """Have attempts judged, once the tasks are done that come before."""
+        """Have attempts judged once the tasks in ``first`` are done."""
         if first:
             await asyncio.wait(first)
         budget = self._budgets.setdefault(judging.name, budget_of(judging))
@@ -206,7 +207,7 @@ class PolicyJudges:
 
 
 def budget_of(judging: Judging) -> Budget:
-    """Return what a judge may spend on a step or a canary, nothing of it spent."""
+    """Return a new budget of a judge for a step or a canary."""
     config = judging.judge.config
     return Budget(config.budget if isinstance(config, ModelJudge) else None)
 
@@ -237,7 +238,7 @@ def _shared_out(judging: Judging) -> str:
 
 
 def _can_be_trained(attempt: Attempt, policy: PolicyConfig) -> bool:
-    """A judge costs; an attempt that is not trained whatever it says needs none."""
+    """Whether an attempt may be trained: judges cost, and one that is not trained whatever they say needs none."""
     if attempt.state is AttemptState.RUNNING or attempt.mode not in (RolloutMode.TRAIN, RolloutMode.BASELINE):
         return False
     return attempt.state is not AttemptState.FAILED or policy.failed_attempts == "train"

@@ -76,9 +76,9 @@ class NotifyingStore:
 async def late_rewards(store: Store, spans: Sequence[Span], *, policy: str | None = None) -> tuple[int, str | None]:
     """Return how many attempts got a reward too late, and a sentence about them; None if there are none.
 
-    They are stored and reported, and never trained: by then the batch is on disk, and a repeat of it must give the same
-    weights. Until an attempt is assigned nothing of it is worked out ahead, so a reward that arrives after its rollout
-    has ended simply counts.
+    Such rewards are stored and reported, and never trained: by then the batch is on disk, and a repeat of it must give
+    the same weights. Until an attempt is assigned to a step nothing is computed from it, so a reward that arrives after
+    its rollout has ended simply counts.
 
     Args:
         spans: those that were stored just now, each for the first time.

@@ -15,7 +15,7 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
     RECOVERING = "recovering"
     WAITING = "waiting"
-    """The store cannot be used (a full disk, another program's lock); it is tried again and again."""
+    """Store (a full disk, another program's lock), engine or trainer cannot be used; it is tried again and again."""
     PAUSED = "paused"
     """Training has stopped and says why; serving and capture go on."""
     HELD = "held"
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 
 class Progress:
-    """The loop's current phase and its count of finished steps; waiting for the next one costs nothing."""
+    """The loop's current phase and its count of finished steps; waiting for the next step costs nothing."""
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING

@@ -1,6 +1,6 @@
-"""Which agents policies claim: patterns that overlap, and a policy that claims none of the agents that call.
+"""Warnings about the agents that policies claim: patterns overlap, or a policy claims none of the agents that call.
 
-The second is looked for until there is a first step: a run that claims no calling agent never has one.
+The second is looked for until there is a first step: a run that claims no calling agent never has a step.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ _NAMED = 5
 
 
 def overlaps(policies: Sequence[PolicyConfig]) -> dict[str, list[str]]:
-    """Return what to say at the start where patterns of two policies overlap: sentences by the later policy's name.
+    """Return what to say at the start if patterns of two policies overlap: sentences by the later policy's name.
 
     The first policy that matches has the agent.
 
-    Two patterns overlap where one matches the other as it is written. Others may have a name in common as well
-    (``a*`` and ``*b``); ``lightning-trainer agents`` says for each name that was seen who has it.
+    Two patterns overlap if one matches the other as it is written. Others may have a name in common as well (``a*`` and
+    ``*b``); ``lightning-trainer agents`` says for each name that was seen which policy has it.
     """
     found: dict[str, list[str]] = {}
     for position, later in enumerate(policies):
@@ -53,7 +53,7 @@ def _listed(patterns: Sequence[str]) -> str:
 def nothing_claimed(report: AgentsReport, policy: PolicyConfig) -> str | None:
     """Return what to say when agents made calls and the policy claims none of them.
 
-    Those that another policy claims tell nothing of it: this one's may come later.
+    Agents that another policy claims tell nothing about this policy: its own may come later.
     """
     calling = [row for row in report["agents"] if row["calls"] and row["policy"] in (None, policy.name)]
     if not calling or any(row["policy"] == policy.name for row in calling):
@@ -74,7 +74,7 @@ async def watch_selection(
     *,
     look_every_s: float = 30.0,
 ) -> None:
-    """Say it once for each set of agents that were seen, looking ever less often; ends with the first step."""
+    """Until the first step, look ever less often whether nothing is claimed, and say it once for each set of agents."""
     said: str | None = None
     while progress.steps_done == 0:
         await asyncio.sleep(look_every_s)

@@ -10,7 +10,7 @@ from lightning_trainer.dashboard.site import Site
 
 
 async def agents(site: Site, asked: Asked) -> dict[str, Any]:
-    """The agents that were seen, the policies that claim them, and what was not captured."""
+    """Return the agents that were seen, the policies that claim them, and what was not captured."""
     seen = await site.census.get()
     report = agents_report(seen.agents, seen.losses, site.policies, seen.unread)
     return {
@@ -24,6 +24,6 @@ async def agents(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def prompts(site: Site, asked: Asked) -> dict[str, Any]:
-    """The system prompts of one agent."""
+    """Return the system prompts of one agent."""
     agent = asked.needed("agent")
     return {"agent": agent, "prompts": await site.store.scan(lambda connection: read_prompts(connection, agent))}

@@ -18,7 +18,7 @@ _ORDER = {name: place for place, name in enumerate(ABOUT)}
 
 
 async def charts(site: Site, asked: Asked) -> dict[str, Any]:
-    """The curves of all metrics, of the policies and steps that were asked for, and of other runs."""
+    """Return the curves of all metrics, for the policies and steps that were asked for, and for other runs."""
     first, last, wanted = asked.number("first"), asked.number("last"), asked.text("policy")
 
     def read(connection: Connection) -> dict[str, tuple[list[StepMetrics], int]]:
@@ -55,7 +55,7 @@ def _groups(rows: Mapping[str, Sequence[StepMetrics]]) -> dict[str, list[dict[st
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Sort key: our metrics in the catalog's order, which puts the most looked at first; then the others by name."""
+    """Return a sort key: our metrics in the catalog's order, the most looked at first; then the others by name."""
     return (_ORDER.get(name, len(_ORDER)), name)
 
 

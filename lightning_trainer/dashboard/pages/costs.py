@@ -51,7 +51,7 @@ class ProcessCost:
 
 
 async def costs(site: Site, asked: Asked) -> dict[str, Any]:
-    """The cost of every policy, agent, and process."""
+    """Return the cost of every policy, agent, and process."""
 
     def read(connection: Connection) -> list[PolicyCost]:
         return [

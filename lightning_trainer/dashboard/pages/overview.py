@@ -42,14 +42,14 @@ class Card:
     past: PolicyPast
     warnings: Sequence[str]
     reward: float | None
-    """Of the newest step; None if nothing scored it."""
+    """Reward of the newest step; None if nothing scored it."""
     reward_change: float | None
     """Change since the last scored step before it."""
     held_out: tuple[int, HeldOutScore] | None
     tokens_a_second: float | None
     """Trained tokens divided by the time of the newest steps."""
     step_seconds: float | None
-    """Mean of those of the newest steps that were measured: a step that is skipped is not."""
+    """Mean over those of the newest steps that were measured; a step that was skipped is not."""
     chart: Markup
     time_chart: Markup
     time_shares: Sequence[tuple[str, float, float]]
@@ -57,7 +57,7 @@ class Card:
 
 
 async def overview(site: Site, asked: Asked) -> dict[str, Any]:
-    """A card for every policy, the store's counts, and the most recent rollouts."""
+    """Return a card for every policy, the store's counts, and the most recent rollouts."""
     if site.live is not None:
         await site.live.refresh_scores()
     configured = {policy.name: policy for policy in site.policies}
@@ -69,7 +69,7 @@ async def overview(site: Site, asked: Asked) -> dict[str, Any]:
         names += [name for name in known_policies(connection) if name not in names]
         return {
             "pasts": {name: read_past(connection, name, _SHOWN, unread=unread.get(name)) for name in names},
-            # Where no daemon says what is wrong, this page looks at what it would look at.
+            # If no daemon reports a policy's warnings, this page reads the history that they are computed from.
             "histories": {name: select_history(connection, name) for name in names if name not in now},
             "counts": totals.count(connection),
             "recent": rollout_queries.select_recent(connection, _RECENT),

@@ -1,4 +1,4 @@
-"""Prompts that programs get by name: their versions, what each earned, and what it changes of the one before."""
+"""Prompts that programs get by name: their versions, what each earned, and how each differs from its parent."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ _PAGE = 50
 
 
 async def prompts(site: Site, asked: Asked) -> dict[str, Any]:
-    """A page of one prompt's versions, newest first, and the names of the others."""
+    """Return a page of one prompt's versions, newest first, and the names of all prompts."""
     summaries = await site.store.scan(table.names)
     names = [one.name for one in summaries]
     name = asked.text("prompt") or (names[0] if names else None)
@@ -34,8 +34,8 @@ async def prompts(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 def _changes(known: Mapping[int, PromptVersion], version: PromptVersion) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a version with ``+``, ``-`` or a space: added, taken from its parent, or as there. All of them
-    are as there if the parent is on another page, or there is none."""
+    """Yield the lines of a version with ``+``, ``-`` or a space: added to its parent, removed from it, or unchanged. If
+    the parent is on another page, or there is none, all lines count as unchanged."""
     parent = None if version.parent is None else known.get(version.parent)
     after = version.text.splitlines()
     before = after if parent is None else parent.text.splitlines()

@@ -46,16 +46,16 @@ class AttemptView:
 
 
 def _cause(one: OneRollout) -> str:
-    """Return how the headline is colored: nothing is amiss with what was never to be trained, or was left behind."""
+    """Return the headline's color: plain if the rollout was not to be trained, or a rollback has left it behind."""
     if one.explanation is not None and one.explanation.told.good:
         return "good"
     if one.explanation is not None and one.explanation.told.verdict is Verdict.TRAINED:
-        return "plain"  # it was, and training has gone back to before it
+        return "plain"  # it was trained, and training has since gone back to before that
     return "bad" if any(attempt.mode is RolloutMode.TRAIN for attempt in one.attempts) else "plain"
 
 
 async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
-    """One rollout: the explanation, then each attempt's messages, spans, rewards, and ledger."""
+    """Return one rollout: the explanation, then each attempt's messages, spans, rewards, and ledger."""
     rollout_id = asked.needed("id")
     shade = Shade(asked.among("shade", tuple(Shade)) or Shade.ADVANTAGE)
     one = await site.store.scan(
@@ -111,14 +111,14 @@ def _texts(model: str) -> TextOf | None:
 
 
 async def span(site: Site, asked: Asked) -> dict[str, Any]:
-    """One span with all of its attributes."""
+    """Return one span with all of its attributes."""
     trace_id, span_id = asked.needed("trace"), asked.needed("span")
     found = await _span(site, trace_id, span_id)
     return {"span": found, "attributes": [(name, _shown(value)) for name, value in sorted(found.attributes.items())]}
 
 
 async def whole_text(site: Site, asked: Asked) -> str:
-    """The whole text of one attribute of a span."""
+    """Return the whole text of one attribute of a span."""
     found = await _span(site, asked.needed("trace"), asked.needed("span"))
     value = found.attributes.get(asked.needed("attribute"))
     if value is None:
@@ -127,7 +127,7 @@ async def whole_text(site: Site, asked: Asked) -> str:
 
 
 async def picture(site: Site, asked: Asked) -> Image:
-    """An image in a span's messages."""
+    """Return an image in a span's messages."""
     found = await _span(site, asked.needed("trace"), asked.needed("span"))
     messages = found.attributes.get(asked.needed("attribute"))
     name = asked.needed("name")

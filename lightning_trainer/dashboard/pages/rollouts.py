@@ -29,13 +29,13 @@ _PARTS = (
 
 
 async def rollouts(site: Site, asked: Asked) -> dict[str, Any]:
-    """A page of the attempts that were searched for, with a histogram of their rewards."""
+    """Return a page of the attempts that were searched for, with a histogram of their rewards."""
     wanted = _wanted(asked)
     found: Found = await site.store.scan(lambda connection: search(connection, wanted, site.summaries, site.policies))
     bins = [
         replace(
             one,
-            # Both bounds of a search are included, a bin's upper end is not.
+            # A search includes both of its bounds; a bin does not include its upper end.
             href=None
             if one.largest is None
             else asked.link("/rollouts", least=f"{one.low:.12g}", most=repr(one.largest), before=None),
@@ -103,7 +103,7 @@ class Member:
     summary: Summary
     explained: ExplainedAttempt | None
     answer: str | None
-    """The last thing that a model said in it."""
+    """The last text that a model said in the attempt."""
 
     @property
     def advantages(self) -> Sequence[tuple[int, str]]:
@@ -116,7 +116,7 @@ class Member:
 
 
 async def group(site: Site, asked: Asked) -> dict[str, Any]:
-    """A group's newest attempts side by side, with the mean and spread of their rewards."""
+    """Return a group's newest attempts side by side, with the mean and spread of their rewards."""
     group_id = asked.needed("id")
 
     def read(connection: Connection) -> tuple[list[Member], int]:

@@ -29,7 +29,7 @@ class Setting:
 
 
 async def setup(site: Site, asked: Asked) -> dict[str, Any]:
-    """The configuration in force, what ``doctor`` finds, and what an agent needs to connect."""
+    """Return the configuration in force, what ``doctor`` finds, and what an agent needs to connect."""
     config = site.config
     checks = [] if site.checks is None else await asyncio.to_thread(site.checks)
     policy = next(iter(site.policies), None)

@@ -1,4 +1,4 @@
-"""Versions: where each came from, how good it is, two compared on the same tasks, and the way back."""
+"""Versions: where each came from, how good it is, two compared on the same tasks, and forms to roll back or promote."""
 
 from collections.abc import Sequence
 from html import escape
@@ -22,7 +22,7 @@ _SHOWN = {"serving": "serving", "refused": "refused", "stored": "stored"}
 
 
 async def versions(site: Site, asked: Asked) -> dict[str, Any]:
-    """A page of a policy's versions, newest first, with their curves and lineage."""
+    """Return a page of a policy's versions, newest first, with their curves and lineage."""
     policy, others = await _policy(site, asked)
     before = asked.number("before", 1)
     if policy is None:
@@ -61,7 +61,7 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def compare(site: Site, asked: Asked) -> dict[str, Any]:
-    """Two versions of a policy, compared on the tasks that both were evaluated on."""
+    """Return two versions of a policy, compared on the tasks that both were evaluated on."""
     policy, _ = await _policy(site, asked)
     one, other = asked.number("a"), asked.number("b")
     if policy is None or one is None or other is None or one == other:
@@ -84,7 +84,7 @@ async def compare(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def confirm_rollback(site: Site, asked: Asked) -> dict[str, Any]:
-    """The form that confirms a rollback."""
+    """Return the values of the form that confirms a rollback."""
     policy, _ = await _policy(site, asked)
     version = asked.number("version")
     if policy is None or version is None:
@@ -95,7 +95,7 @@ async def confirm_rollback(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def confirm_promotion(site: Site, asked: Asked) -> dict[str, Any]:
-    """The form that confirms a promotion, with what is known of the version."""
+    """Return the values of the form that confirms a promotion, with what is known about the version."""
     policy, _ = await _policy(site, asked)
     version = asked.number("version")
     if policy is None or version is None:
@@ -110,8 +110,8 @@ async def confirm_promotion(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def _unread(site: Site, policy: PolicyConfig) -> int:
-    """Let the daemon read evaluations, and return how many of the policy's are left; of a stopped run, a page reads
-    all of them."""
+    """Let the daemon read evaluations, and return how many of the policy's are left unread; 0 for a stopped run, whose
+    pages read all of them."""
     return 0 if site.live is None else (await site.live.refresh_scores()).get(policy.name, 0)
 
 
@@ -135,7 +135,7 @@ async def _policy(site: Site, asked: Asked) -> tuple[PolicyConfig | None, list[s
 def lineage_chart(rows: Sequence[VersionRow], *, width: int) -> str:
     """Draw the versions from left to right, with an arc where training went back.
 
-    A version that does not go on from its left neighbor has a lane of its own.
+    A version that does not continue from its left neighbor begins a lane of its own.
 
     Args:
         rows: first to last.

@@ -1,1 +1,1 @@
-"""The pages' queries of a store, each on one snapshot; none of them reads its whole history."""
+"""The pages' queries of a store, each on one snapshot; none of them reads the store's whole history."""

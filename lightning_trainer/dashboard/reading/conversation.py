@@ -1,7 +1,7 @@
 """What was said in an attempt, in order: messages, tool calls and their results; each once, although calls repeat them.
 
-Messages of a call that an earlier call of the same agent had as often are left out. A call that client and gateway both
-recorded is shown once, and so is a tool's run that client and framework did.
+A message of a call is left out if an earlier call of the same agent contained it as often. A call that both client and
+gateway recorded is shown once, and so is a tool's run that both client and framework recorded.
 """
 
 import json
@@ -41,9 +41,9 @@ class Part:
     call_id: str | None = None
     """Id of the model's tool call."""
     raw: str | None = None
-    """Query for the route that returns all of it, if it is long."""
+    """Query for the route that returns the whole text, if it is long."""
     image: str | None = None
-    """Query for the route that returns its picture; ``text`` then says what it is."""
+    """Query for the route that returns its picture; ``text`` then describes the picture."""
     size: tuple[int, int] = (0, 0)
     """Width and height of the picture in pixels; (0, 0): not known."""
 
@@ -127,7 +127,7 @@ def _call(span: Span, agent: str | None, before: Counter[str], with_tools: Set[s
 
 
 def _is_told_by_ours(span: Span, tools: Mapping[str, Sequence[Span]]) -> bool:
-    """Whether a span of another instrumentation is of a tool's run that our client's span encloses."""
+    """Whether the span is another instrumentation's, of a tool's run that a span of our client encloses."""
     call_id = _text(span, semconv.TOOL_CALL_ID)
     if call_id is None or is_ours(span):
         return False

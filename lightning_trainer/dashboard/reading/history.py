@@ -1,4 +1,4 @@
-"""Rows of steps for curves, held-out scores by version, and what became of tokens: of the newest steps.
+"""The newest steps: their rows for curves, held-out scores by version, and what became of their tokens.
 
 Other runs' curves are read from their state folders: finished ones, or those of a daemon that runs elsewhere.
 """
@@ -27,7 +27,7 @@ from lightning_trainer.types import PolicyVersion
 from lightning_trainer.versions.held_out import HeldOutScore, held_out_scores, select_newest_scores, select_verdicts
 
 SHOWN_STEPS = 100
-"""Points of a chart: more than its pixels can show would only take time."""
+"""Points of a chart; more than its pixels can show would only take time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def spread_rows(
 ) -> tuple[list[StepMetrics], int]:
     """Return the rows of the steps from ``first`` to ``last``, and how many steps there are.
 
-    Of more than ``SHOWN_STEPS``, the rows are an evenly spread selection that includes the newest.
+    If there are more than ``SHOWN_STEPS``, the rows are an evenly spread selection that includes the newest.
     """
     low, high = first or 0, 2**62 if last is None else last
     (steps,) = connection.execute(
@@ -129,11 +129,12 @@ def tokens_by_agent(connection: Connection, policy: str, first: int, last: int) 
 def compare_versions(
     connection: Connection, policy: PolicyConfig, one: int, other: int, *, unread: bool
 ) -> tuple[list[TaskScores], PairedDifference | MeanDifference | None]:
-    """Return the tasks that evaluations of both versions tried, and the difference over them: exact McNemar if each
-    was tried once by both and scored 0 or 1, else that of the tasks' means; None if they say nothing of its spread.
+    """Return the tasks that evaluations of both versions tried, and the difference over them: by the exact McNemar test
+    if both versions tried each task once and scored 0 or 1, else of the tasks' means; None if the tasks say nothing
+    about its spread.
 
     Args:
-        unread: evaluations that no daemon has read (``refresh_verdicts``) count too.
+        unread: whether evaluations that no daemon has read (``refresh_verdicts``) count too.
     """
     if unread:
         found = {name: v for name, v in select_verdicts(connection, policy).items() if v.version in (one, other)}

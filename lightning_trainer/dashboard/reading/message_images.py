@@ -1,4 +1,4 @@
-"""Images in messages that a browser may draw: four raster formats of bounded size, known by their bytes.
+"""Images in messages that a browser may draw: four raster formats of bounded size, recognized by their bytes.
 
 What a message claims about itself is not trusted: the type is read from the bytes, and so is its size in pixels, since
 a small file can decompress to gigabytes. SVG is markup and is never drawn. An address is not fetched.
@@ -60,7 +60,7 @@ def name_of(part: dict[str, Any]) -> str:
 
 
 def image_of(part: dict[str, Any]) -> Image | None:
-    """Return the image in a part; None if it is not one that is drawn."""
+    """Return the image in a part; None if there is none that may be drawn."""
     content = part["content"]
     if len(content) > _MOST_BYTES * 4 // 3:
         return None
@@ -71,7 +71,7 @@ def image_of(part: dict[str, Any]) -> Image | None:
 
 
 def drawn(body: bytes) -> Image | None:
-    """Return the image in some bytes; None if they are not one that is drawn."""
+    """Return the image in some bytes; None if they are none that may be drawn."""
     try:
         found = _size(body) if len(body) <= _MOST_BYTES else None
     except (ValueError, struct.error, IndexError):

@@ -1,4 +1,4 @@
-"""Text and names in the spans of attempts, looked for in their bytes before anything is decoded.
+"""The search for text and names in the spans of attempts: in their bytes, before anything is decoded.
 
 Decoding and reading an attempt takes a millisecond or more, scanning its bytes some microseconds. So attempts that
 cannot contain the text are ruled out first, and only the others are decoded and read.
@@ -72,9 +72,9 @@ class InBytes(Protocol):
 
 
 def possible(connection: Connection, attempts: Sequence[Attempt], wanted: Sequence[InBytes]) -> list[bool]:
-    """Return for each attempt whether its spans, and those that name only its rollout, can hold everything.
+    """Return for each attempt whether its spans, and those that name only its rollout, can contain all that is wanted.
 
-    An attempt can where other spans may belong to it by their trace or response id: these are not searched here.
+    This is also True if other spans may belong to the attempt by their trace or response id: those are not searched.
     """
     missing = {one.attempt_id: set(range(len(wanted))) for one in attempts}
     attempt_of: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ _BODIES = """
 
 
 def says(connection: Connection, attempt: Attempt, wanted: WantedText) -> bool:
-    """Whether the text is in what was said in an attempt, in a note on it, in its task's name or its error."""
+    """Whether the text occurs in what was said in an attempt, in a note on it, in its task's name or in its error."""
     if wanted.is_in(attempt.task_id) or wanted.is_in(attempt.error or ""):
         return True
     return any(wanted.is_in(text) for text in _texts(select_of_attempts(connection, [attempt.attempt_id])))

@@ -1,8 +1,8 @@
 """The search for attempts, newest first and a page at a time.
 
-Time, task, group and step are found by indices. Outcome and mode are in the attempt's row, everything else in the
-spans: attempts are examined newest first, for hundredths of a second of processor time, and the result says how far the
-search came. So no search takes longer in an old store than in a new one.
+Time, task, group and step are found by indices. Outcome and mode are in the attempt's row, everything else is in the
+spans: attempts are examined newest first, for some hundredths of a second of processor time, and the result says how
+far back the search got. So a search takes no longer in an old store than in a new one.
 """
 
 import time
@@ -29,7 +29,7 @@ PAGE = 50
 _ROWS_AT_ONCE, _SIFTED_AT_ONCE = 60, 500
 _READ_AT_ONCE, _LOOKED_THROUGH_AT_ONCE = 10, 25
 _SURVEYED = 200
-"""Attempts that the histogram is made of, where reading them is quick."""
+"""Number of attempts that the histogram is made of, if reading them is quick."""
 _QUICK_S, _LONGEST_S = 0.04, 0.06
 """Limits on processor time, so that a busy machine does not make pages shorter."""
 _LONGEST_WALL_S = 0.3
@@ -87,20 +87,20 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of attempts, and how far the search came."""
+    """A page of attempts, and how far back the search got."""
 
     rows: Sequence[Summary]
     rewards: Sequence[float]
-    """Of every attempt that was looked at and meets all conditions but those on the reward."""
+    """Rewards of all attempts that were looked at and meet all conditions except those on the reward."""
     looked_at: int
     next: tuple[int, str] | None
-    """Where to go on; None if there is nothing older."""
+    """Where to continue; None if there is nothing older."""
     until_ns: int | None
     """Start of the oldest attempt that was looked at."""
 
 
 def search(connection: Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]) -> Found:
-    """Return a page of the newest attempts that meet the conditions; a short one if time is up."""
+    """Return a page of the newest attempts that meet the conditions; a shorter one if time runs out."""
     cache.corrections(connection, policies)  # before the clock starts: it may take longer than a page
     began, began_wall = time.thread_time(), time.monotonic()
     looking = _Looking(connection, wanted, cache, policies)
@@ -128,7 +128,7 @@ def search(connection: Connection, wanted: Search, cache: SummaryCache, policies
 
 
 class _Looking:
-    """Reads as little of each attempt as its conditions need."""
+    """Reads as little of each attempt as the conditions of the search need."""
 
     def __init__(
         self, connection: Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]
@@ -145,7 +145,7 @@ class _Looking:
             self._in_bytes.append(WantedVersion(wanted.version))
 
     def fitting(self, attempts: Sequence[Attempt]) -> list[Summary]:
-        """Return the summaries of those that meet all conditions but those on the reward, in their order."""
+        """Return the summaries of the attempts that meet all conditions except those on the reward, in their order."""
         left = [one for one in attempts if self._wanted.row_fits(one)]
         if left and self._in_bytes:
             likely = possible(self._connection, left, self._in_bytes)
@@ -166,7 +166,7 @@ def _chunks(connection: Connection, wanted: Search) -> Iterator[tuple[list[Attem
     while more:
         rows = _next(connection, replace(wanted, before=at), at_once)
         more = len(rows) == at_once
-        # Rows that rule themselves out cost little; the others are read a few at a time, so that the clock can stop it.
+        # Rows that are ruled out cost little; the others are read a few at a time, so that the time limit takes effect.
         start = to_read = 0
         for end, row in enumerate(rows, 1):
             to_read += wanted.row_fits(row)

@@ -19,13 +19,13 @@ class SpanRow:
     span: Span
     depth: int
     begins: float
-    """Share of the attempt's time before it, in per mille; ``lasts`` is its own share."""
+    """Share of the attempt's time before the span, in per mille; ``lasts`` is the span's own share."""
     lasts: float
     kind: str
     """rollout, agent, model call, gateway, tool, reward or span."""
     agent: str | None
     tokens: str
-    """Tokens in and out, where they are counted."""
+    """Tokens in and out, if they are counted."""
 
     @property
     def failed(self) -> bool:

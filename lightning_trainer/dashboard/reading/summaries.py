@@ -1,7 +1,7 @@
 """Attempts in one line each: agents, reward, and the versions that answered. Read from spans, and kept in memory.
 
-A summary is made again if more of its attempt has arrived since, a stage with other rewards has begun, or a judge is
-corrected otherwise; the cache holds the newest few thousand.
+A summary is made again if more of its attempt has arrived since, a stage with other rewards has begun, or a judge's
+correction has changed; the cache holds the newest few thousand.
 """
 
 import math
@@ -27,11 +27,11 @@ from lightning_trainer.types import Attempt, Call, RolloutMode, Span
 
 _KEPT = 5_000
 _RESTS = 20.0
-"""Reading the corrections takes a second or two of many verdicts: they are kept for this many times as long."""
+"""Corrections are kept for this many times as long as reading them took: with many verdicts, a second or two."""
 _NO_POLICY = {"reward": 1.0}
 _NONE: frozenset[str] = frozenset()
 _Mark = tuple[object, ...]
-"""Equal as long as a summary need not be made again."""
+"""A value that stays equal as long as a summary need not be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Summary:
 
     attempt: Attempt
     reward: float | None
-    """What the attempt earned, by the rewards of the policy that claims an agent of it: those of the stage whose step
-    took it or would take it, corrected as they are for training, and of an evaluation what versions are compared by."""
+    """What the attempt earned by the rewards of the policy that claims one of its agents: those of the stage whose step
+    took it or would take it, corrected as for training; for an evaluation, those that versions are compared by."""
     agents: tuple[str, ...]
     versions: tuple[str, ...]
     """The versions that answered its calls, as ``POLICY@vN``."""
     calls: int
     prompt_tokens: int | None
-    """By their ids, or as the server counted those of calls without ids; None: nothing counted them."""
+    """Counted by their ids, or by the server if a call has no ids; None: nothing counted them."""
     sampled_tokens: int | None
     step: int | None
-    """The step that consumed it; None while none has."""
+    """The step that consumed the attempt; None while none has."""
 
     @property
     def tokens(self) -> int | None:
@@ -78,11 +78,11 @@ class SummaryCache:
         self._clock = clock
         self._kept: OrderedDict[str, tuple[_Mark, Summary]] = OrderedDict()
         self._corrections: tuple[_Mark, Mapping[str, Correction]] = (), {}
-        """With what they were read of."""
+        """The corrections, with a mark of the scores that they were read from."""
         self._read_again_at = -math.inf
 
     def corrections(self, connection: Connection, policies: Sequence[PolicyConfig]) -> Mapping[str, Correction]:
-        """Return what is taken off the rewards of judges, by name, as far as it is known by now."""
+        """Return the corrections of the judges' rewards, by name, as they were last read."""
         names = {name for policy in policies for stage in policy.of_stages for name in stage.corrected_rewards}
         judges = [judge for judge in self._judges if judge.name in names]
         given = dict.fromkeys(name for judge in judges for name in (judge.name, *judge.checked_by))
@@ -200,7 +200,7 @@ def _token_counts(calls: Sequence[Call], spans: Mapping[tuple[str, str], Span]) 
 
 
 def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> PolicyConfig | None:
-    """The policy whose rewards count: one that claims an agent of the attempt, else the first."""
+    """Return the policy whose rewards count: one that claims an agent of the attempt, else the first."""
     claiming = (policy for call in calls for policy in policies if policy.claims(call.agent))
     return next(claiming, policies[0] if policies else None)
 
@@ -208,7 +208,7 @@ def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> Polic
 def _rewards(
     connection: Connection, attempt: Attempt, policy: PolicyConfig, next_steps: Mapping[str, int]
 ) -> tuple[Mapping[str, float], frozenset[str]]:
-    """Return the weights of what the attempt is rewarded by, and which of it is corrected; see ``Summary.reward``."""
+    """Return the weights of the attempt's rewards, and the names of the corrected ones; see ``Summary.reward``."""
     if attempt.mode is RolloutMode.EVALUATE:
         return policy.reward_weights, _NONE
     if policy.stage and attempt.mode is not RolloutMode.RECORD:

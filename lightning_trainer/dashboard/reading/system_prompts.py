@@ -1,6 +1,6 @@
 """System prompts of an agent, and when each was first and last seen: a changed text is another prompt.
 
-Spans are read newest first, for hundredths of a second of processor time; the result says how far that went.
+Spans are read newest first, for some hundredths of a second of processor time; the result says how far back that went.
 """
 
 import json
@@ -29,18 +29,18 @@ class Prompt:
 
     text: str
     raw: str
-    """Query for all of it, in the newest call with it; see ``raw_query``."""
+    """Query for the whole text, in the newest call with this prompt; see ``raw_query``."""
     first_ns: int
     last_ns: int
     rollout_id: str | None
-    """The rollout of the newest call with it."""
+    """The rollout of the newest call with this prompt."""
     calls: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The system prompts that were found, and how far back the search came."""
+    """The system prompts that were found, and how far back the search got."""
 
     found: list[Prompt]
     """The most recently seen first."""
@@ -52,7 +52,7 @@ class Prompts:
 
 
 def read_prompts(connection: Connection, agent: str) -> Prompts:
-    """Return an agent's system prompts, from the newest spans backwards until time is up or there are enough."""
+    """Return an agent's system prompts, from the newest spans backwards, until time runs out or there are enough."""
     began, began_wall = time.thread_time(), time.monotonic()
     found: dict[str, Prompt] = {}
     name = agent.encode("utf-8", "replace")

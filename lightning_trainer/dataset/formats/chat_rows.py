@@ -1,11 +1,11 @@
-"""Rows of other projects in words, as rows that each have one prompt and the messages to imitate or to compare.
+"""Rows of other projects in words, turned into rows that each have one prompt and the messages to imitate or compare.
 
-- ``messages``: a conversation, every answer of which is imitated, as OpenAI's fine-tuning and TRL's ``SFTTrainer`` take
-  it; answers with OpenAI's ``"weight": 0`` are left out.
+- ``messages``: a conversation, every answer of which is imitated, as in OpenAI's fine-tuning and TRL's ``SFTTrainer``;
+  answers with OpenAI's ``"weight": 0`` are left out.
 - ``chosen`` and ``rejected`` as whole conversations: their common beginning is the prompt (TRL's ``extract_prompt``),
-  also where a column ``prompt`` repeats it as a text (UltraFeedback).
-- Texts: a prompt is what the user says, an answer what the assistant does.
-- What has other columns for the same (``other_columns.py``).
+  even if a column ``prompt`` repeats it as text (UltraFeedback).
+- Texts: a prompt is a message of the user, an answer a message of the assistant.
+- Rows with other columns for the same (``other_columns.py``).
 
 Source: TRL documentation, "Dataset formats and types"; OpenAI documentation, "Supervised fine-tuning".
 """
@@ -24,7 +24,7 @@ _ASSISTANT = "assistant"
 
 
 def chat_rows(row: Mapping[str, Any], objective: Literal["sft", "dpo"], where: str) -> Iterator[Row]:
-    """Yield what a row shows: for a conversation a row for each answer in it, else one.
+    """Yield the rows that a row stands for: for a conversation, one for each answer in it; else one.
 
     Args:
         where: the row's place in its file, for messages.
@@ -60,7 +60,7 @@ def _answers(row: Row, where: str) -> Iterator[Row]:
 
 
 def _without_common_beginning(row: Mapping[str, Any]) -> Row:
-    """Return prompt and answers if the answers are whole conversations, else nothing."""
+    """Return the prompt and the answers if the answers are whole conversations, else an empty row."""
     chosen, rejected = row.get("chosen"), row.get("rejected")
     if isinstance(row.get("prompt"), list) or not (isinstance(chosen, list) and isinstance(rejected, list)):
         return {}
@@ -71,7 +71,7 @@ def _without_common_beginning(row: Mapping[str, Any]) -> Row:
 
 
 def _tools(given: Any, where: str) -> Any:
-    """Return tools as a list: TRL also takes their JSON, since tables hold no objects of many forms."""
+    """Return tools as a list: TRL also takes their JSON, since a table's column cannot hold objects of many forms."""
     if not isinstance(given, str):
         return given
     try:

@@ -6,7 +6,7 @@
 - ``openai``: the same for OpenAI's fine-tuning: arguments as JSON text, an id on every tool call, no reasoning; a pair
   is ``input`` with ``preferred_output`` and ``non_preferred_output``.
 
-An answer that is not to be imitated has ``"weight": 0``, which is OpenAI's.
+An answer that must not be imitated has OpenAI's ``"weight": 0``.
 
 Source: TRL documentation, "Dataset formats and types"; ``verl/utils/dataset/multiturn_sft_dataset.py`` of verl 0.9.1
 and ``data/converter.py`` of LLaMA-Factory (both Apache-2.0); OpenAI documentation, "Supervised fine-tuning" and "Direct
@@ -31,26 +31,26 @@ _ASSISTANT = "assistant"
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said, and which answers in it are examples."""
+    """The messages of a conversation, and which answers in it are examples."""
 
     messages: list[ChatMessage]
     tools: tuple[dict, ...]
     imitated: set[int]
-    """Places of the answers to imitate."""
+    """Positions of the answers to imitate."""
 
     @property
     def only_read(self) -> int:
-        """How many answers of the assistant are not to be imitated."""
+        """Return how many answers of the assistant must not be imitated."""
         return sum(one["role"] == _ASSISTANT for one in self.messages) - len(self.imitated)
 
 
 def conversations(examples: Iterable[Example]) -> list[Conversation]:
-    """Join examples to conversations, each of which has an answer to imitate in exactly one place.
+    """Join examples to conversations, in which each example's answer is imitated in exactly one place.
 
-    A call continues the conversation of an earlier one of the same agent, attempt and tools if its prompt begins with
-    that one's prompt and answer, to the letter; an answer to which a framework adds its agent's name is still the same.
-    Of several calls that continue the same one, the first does; the others, and those whose history was rewritten
-    (reasoning taken out, a summary), begin a row of their own.
+    A call continues the conversation of an earlier call with the same agent, attempt and tools if its prompt begins, to
+    the letter, with the earlier call's prompt and answer; an agent's name that a framework adds to the answer makes no
+    difference. If several calls continue the same one, the first is joined to it; the others, and those whose history
+    was rewritten (reasoning taken out, a summary), begin rows of their own.
 
     Args:
         examples: with words, oldest first.
@@ -82,7 +82,7 @@ def _states(example: Example, said: Sequence[ChatMessage]) -> list[bytes]:
 
 
 def _unnamed(message: ChatMessage) -> ChatMessage:
-    """Return an answer without the name that LangChain's agents put on it when they send it again."""
+    """Return an answer without the name that LangChain's agents add when they send it again."""
     if message["role"] != _ASSISTANT or "name" not in message:
         return message
     return {name: value for name, value in message.items() if name != "name"}
@@ -136,7 +136,7 @@ def _tools(tools: tuple[dict, ...]) -> Row:
 
 
 def _openai_tools(tools: tuple[dict, ...]) -> Row:
-    """Return tools without what is not known of them: the API takes no null for a description or a schema."""
+    """Return tools without their unknown fields: the API does not accept null for a description or a schema."""
     known = (
         {**tool, "function": {name: value for name, value in tool["function"].items() if value is not None}}
         for tool in tools

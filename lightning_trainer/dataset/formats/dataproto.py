@@ -62,7 +62,7 @@ def to_dataproto(
             "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0),
             "response_mask": response_mask,
             "rollout_log_probs": logprobs,
-            # The policy ratio is taken against what really sampled the tokens.
+            # The policy ratio is taken against the policy that really sampled the tokens.
             "old_log_probs": logprobs.clone(),
             "advantages": advantage,
             "returns": advantage.clone(),
@@ -78,7 +78,7 @@ def to_dataproto(
 
 
 def write_dataproto(batch: DataProto, path: Path) -> None:
-    """Write what ``DataProto.load_from_disk`` reads.
+    """Write a batch as a file that ``DataProto.load_from_disk`` reads.
 
     Raises:
         DatasetError: the file cannot be written.

@@ -31,7 +31,7 @@ def write_json_lines(rows: Iterable[Row], path: Path, schema: str | None = None)
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file; raises as :func:`read_placed_json_lines`."""
+    """Yield the objects of a file; raises like :func:`read_placed_json_lines`."""
     return (row for _, row in read_placed_json_lines(path))
 
 
@@ -39,7 +39,7 @@ def read_placed_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a file, each with its place in words: file and line.
 
     Raises:
-        DatasetError: it cannot be read, or a line is not a JSON object; the message names the line.
+        DatasetError: the file cannot be read, or a line is not a JSON object; the message names the line.
     """
     try:
         with path.open("rb") as file:
@@ -55,7 +55,7 @@ def read_samples_json_lines(path: Path) -> tuple[Sample, ...]:
     """Read samples that :func:`write_json_lines` wrote.
 
     Raises:
-        DatasetError: it cannot be read, or is of another schema.
+        DatasetError: the file cannot be read, or has another schema.
     """
     samples = []
     for row in read_json_lines(path):

@@ -1,11 +1,11 @@
-"""Rows of OpenAI's preference tuning, ShareGPT and Alpaca, with the columns that TRL has for the same.
+"""Rows of OpenAI's preference tuning, ShareGPT and Alpaca, turned into rows with TRL's columns for the same.
 
 - ``input`` with ``preferred_output`` and ``non_preferred_output`` (OpenAI documentation, "Direct preference
   optimization").
 - ``conversations`` of ``from`` and ``value``, with ``system``, and for a pair ``chosen`` and ``rejected`` of that form
   (ShareGPT; LLaMA-Factory's documentation, "Data preparation", says how tools are called in it).
-- ``instruction``, ``input`` and ``output``, with ``system`` and ``history``, a list of what was asked and answered
-  before; for a pair ``chosen`` and ``rejected`` (Alpaca, as LLaMA-Factory reads it).
+- ``instruction``, ``input`` and ``output``, with ``system`` and ``history``, a list of earlier questions and answers;
+  for a pair ``chosen`` and ``rejected`` (Alpaca, as LLaMA-Factory reads it).
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from lightning_trainer.dataset.rows import Row
 from lightning_trainer.errors import DatasetError
 
 _ROLES = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
-"""Of ShareGPT; other names are those of chat messages."""
+"""Chat messages' roles by ShareGPT's names; other names are the same in both."""
 _SIDES = ("chosen", "rejected")
 
 
 def with_chat_columns(row: Mapping[str, Any], where: str) -> Row:
-    """Return a row with ``messages``, or ``prompt`` and its answers, if it has one of the forms above; else as it is.
+    """Return a row with ``messages``, or ``prompt`` and its answers, if it has one of the forms above; else unchanged.
 
     Raises:
-        DatasetError: what it says is not of the form that its columns promise.
+        DatasetError: the row's content does not have the form that its columns promise.
     """
     if any(row.get(name) for name in ("prompt", "messages", "input_ids", "prompt_ids")):
         return dict(row)

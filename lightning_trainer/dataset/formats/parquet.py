@@ -124,7 +124,7 @@ SCHEMAS = {
         ),
     ),
 }
-"""By name and version; docs/build.md says what each column is."""
+"""Schemas by name and version; docs/build.md says what each column is."""
 
 
 def write_parquet(rows: Sequence[Row], path: Path, schema: str, ledger: Sequence[LedgerRow]) -> None:
@@ -146,10 +146,11 @@ def write_parquet(rows: Sequence[Row], path: Path, schema: str, ledger: Sequence
 
 
 def write_conversations_parquet(rows: Sequence[Row], path: Path) -> None:
-    """Write rows of chat messages in the types that their values have, as verl reads them.
+    """Write rows of chat messages with the types of their values, as verl reads them.
 
     Raises:
-        DatasetError: the file cannot be written, or what chat templates write as JSON would get the fields of others.
+        DatasetError: the file cannot be written, or objects that chat templates write as JSON would get the fields of
+            other objects.
     """
     names = {name: None for row in rows for name in row}
     try:
@@ -176,7 +177,7 @@ def read_samples_parquet(path: Path) -> tuple[Sample, ...]:
     """Read the samples of a file that :func:`write_parquet` wrote.
 
     Raises:
-        DatasetError: it cannot be read, or is of another schema.
+        DatasetError: the file cannot be read, or has another schema.
     """
     return tuple(map(sample_of, read_rows_parquet(path, SAMPLES)))
 
@@ -185,11 +186,11 @@ def read_rows_parquet(path: Path, schema: str, *, foreign: bool = False) -> Iter
     """Yield the rows of a file that :func:`write_parquet` wrote, with words parsed to messages.
 
     Args:
-        foreign: also read files of other programs, which name no schema; what is null in them is left out, since there
-            every row, message and tool call has the fields of all.
+        foreign: also read files of other programs, which name no schema; nulls in them are left out, since every row,
+            message and tool call there has the fields of all.
 
     Raises:
-        DatasetError: it cannot be read, or is of another schema.
+        DatasetError: the file cannot be read, or has another schema.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -208,7 +209,7 @@ def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
     """Read a file's ledger: the account of what is and is not in it.
 
     Raises:
-        DatasetError: it cannot be read, or has none.
+        DatasetError: the file cannot be read, or has no ledger.
     """
     try:
         written = (pq.read_schema(path).metadata or {})[_LEDGER_KEY]

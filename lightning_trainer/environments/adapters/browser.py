@@ -1,4 +1,4 @@
-"""What all environments in a browser share: the actions ``click(6)`` and ``type(5, "Ann")``, as text or as tools."""
+"""The base of all environments in a browser: the actions ``click(6)`` and ``type(5, "Ann")``, as text or as tools."""
 
 from __future__ import annotations
 
@@ -68,14 +68,18 @@ class BrowserEnvironment(ABC):
 
     @abstractmethod
     def _click(self, ref: int) -> float | None:
-        """Click an element; return the reward if that ended the attempt. Raises NotPossibleError: there is none."""
+        """Click an element; return the reward if that ended the attempt.
+
+        Raises:
+            NotPossibleError: there is no such element, or a click cannot reach it.
+        """
 
     @abstractmethod
     def _type(self, ref: int, text: str) -> float | None:
         """Fill a field or choose from a list; return the reward if that ended the attempt.
 
         Raises:
-            NotPossibleError: there is no such element or entry.
+            NotPossibleError: there is no such element or entry, or the element takes no text.
         """
 
     @abstractmethod
@@ -134,7 +138,7 @@ class BrowserEnvironment(ABC):
                 said = "That is not an action. "
             results.append((call.id, said))
         answer = self._answer("", earned)
-        # The page is shown once, with the last call.
+        # The page is shown once, with the last call's result.
         told = [ToolResult(id, said.strip() or "ok") for id, said in results[:-1]]
         told.append(ToolResult(results[-1][0], results[-1][1] + answer.observation.text))
         shown = Observation("", tuple(told), state=answer.observation.state, images=answer.observation.images)
@@ -176,12 +180,12 @@ class BrowserEnvironment(ABC):
 
 
 def no_element(ref: int) -> NotPossibleError:
-    """Return the error that nothing on the page has this number."""
+    """Return the error for a number that no element on the page has."""
     return NotPossibleError(f"There is no element {ref}.")
 
 
 def no_entry(ref: int, text: str) -> NotPossibleError:
-    """Return the error that the list has no such entry."""
+    """Return the error for an entry that the list does not have."""
     return NotPossibleError(f"The list {ref} has no entry {json.dumps(text, ensure_ascii=False)}.")
 
 
@@ -189,7 +193,7 @@ def programs(environment: str, chromium: str | None, chromedriver: str | None) -
     """Return the paths of the browser and its driver, which Selenium would otherwise download.
 
     Args:
-        environment: what the user wrote, for the error.
+        environment: the name that the user wrote, for the error.
         chromium, chromedriver: paths that the user gave.
 
     Raises:
@@ -212,7 +216,7 @@ def _program(environment: str, name: str, given: str | None, usual: tuple[str, .
 
 
 def end(error: Exception) -> NoReturn:
-    """End this process, whose browser is gone; another process starts afresh."""
+    """End this process, because its browser no longer answers; another process will replace it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     print(
         f"the browser does not answer: {type(error).__name__}: {lines[0] if lines else ''}", file=sys.stderr, flush=True

@@ -19,9 +19,10 @@ from lightning_trainer.environments.protocol import Action, Observation, Step, T
 from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits
 
 _BLOCK = re.compile(r"```[^\n`]+```|```([^\n`]*)\n(.*?)(?:```|\Z)", re.DOTALL)
-"""Of any language, so that what ends one begins no other; and code within a line."""
+"""A block of any language, so that a block's closing fence is not taken for the opening one of another; or code within
+a line, which has no groups."""
 _PYTHON = ("", "py", "python", "python3")
-"""Names of blocks that are run."""
+"""The language names of the blocks that are run."""
 _INSTRUCTIONS = (
     "You have a Python interpreter. Write code in a block (```python ... ```); you are told what it printed, and its "
     "variables stay. Answer without code when you are done."
@@ -29,9 +30,9 @@ _INSTRUCTIONS = (
 _LONGEST_OBSERVATION = 4000
 _SECONDS = 3.0
 _TESTS = 5
-"""Tests that may take all of ``seconds`` each, by default."""
+"""How many tests may take all of ``seconds`` each, by default."""
 _FRESH_S = 10.0
-"""For fresh interpreters, on a busy machine."""
+"""Time for starting fresh interpreters on a busy machine."""
 
 Made = tuple[str, Callable[[int], Any]]
 _KINDS: Mapping[str, Callable[[int, int], Made]] = {
@@ -56,7 +57,7 @@ class CodeActions:
         turns: pieces of code that an attempt may run; after the last one, the tests run.
         seconds, memory_mib: limits on one piece of code, and on one test.
         tests_seconds: limit on all tests of a task together, by default five times ``seconds``. Tests that have not
-            ended by then did not pass.
+            ended by then count as not passed.
     """
 
     version = "3"
@@ -80,7 +81,7 @@ class CodeActions:
         self._used = False
         self._left = self._turns
         self._code: list[str] = []
-        """What made the interpreter's variables."""
+        """The code that made the interpreter's variables."""
         if task.fields:
             question, self._tests = str(task.fields["question"]), _checked(task.fields.get("tests"))
         else:
@@ -134,7 +135,7 @@ class CodeActions:
 
 
 def code_in(answer: str) -> str:
-    """Return the Python that an answer has in blocks; nothing if it has none."""
+    """Return the Python code in an answer's blocks; empty if there is none."""
     blocks = _BLOCK.findall(answer)
     return "\n".join(body for name, body in blocks if body and name.strip().lower() in _PYTHON).strip()
 
@@ -178,5 +179,5 @@ def _same(value: object, expected: object) -> bool:
 def _close(value: Any, expected: Any) -> bool:
     try:
         return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-9)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer too large for a float
         return False

@@ -1,7 +1,7 @@
 """Any Gymnasium environment with discrete actions, as text: ``gymnasium:Taxi-v4``, ``gymnasium:my_envs:My-v0``.
 
-The observation is the text rendering (``render_mode="ansi"``) if there is one; otherwise it is the numbers. The
-first one decides whether a task is held out. Source: Gymnasium's API (https://gymnasium.farama.org/api/env/).
+The observation is the text rendering (``render_mode="ansi"``) if there is one; otherwise it is the numbers. A task's
+first observation decides whether it is held out. Source: Gymnasium's API (https://gymnasium.farama.org/api/env/).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = {
 }
 """Action names of the toy-text environments; actions of other environments are numbers."""
 _LOOKED_AT = 64
-"""Openings that are looked at for one of each split."""
+"""How many openings are searched for one of each split."""
 _COLOR = re.compile(r"\x1b\[([0-9;]*)m")
 _COLORS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 """Gymnasium's names of the codes 30 to 37, and 40 to 47 for the background."""
@@ -37,7 +37,8 @@ class GymnasiumText:
     """A Gymnasium environment as text.
 
     Args:
-        name: as for ``gymnasium.make``; with the module in front that registers it, unless an installed plugin does.
+        name: as for ``gymnasium.make``; after the name of the module that registers it and a colon, unless an
+            installed plugin registers it.
         max_turns: after this many turns the attempt ends, if the environment has not ended it.
         options: for ``gymnasium.make``.
     """
@@ -49,7 +50,7 @@ class GymnasiumText:
         if module:
             importlib.import_module(module)
         made = _maker_of(gymnasium.spec(name))
-        if module:  # other code of its own is another version, too
+        if module:  # a change of the environment's own code makes another version, too
             self.version = f"{self.version}-{digest_of(Path(inspect.getfile(made)))}"
         modes = getattr(made, "metadata", {}).get("render_modes", ())
         self._drawn = "ansi" in modes
@@ -97,7 +98,7 @@ def _content(opening: Observation) -> str:
 
 
 def _in_words(drawing: str) -> str:
-    """Return a drawing without color codes, with a line for each colored place: Taxi's cab is nothing but a color."""
+    """Return a drawing without color codes, with a line for each colored place: Taxi's cab is only a color."""
     lines: list[str] = []
     marks: list[str] = []
     for row, line in enumerate(drawing.splitlines(), start=1):

@@ -20,17 +20,17 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _MORE_WORDS = 80
 """How many characters longer than the expected value an answer may be, so that listing everything does not pay."""
 LONGEST_RESULT = 20_000
-"""Characters of a tool's result that the model is shown."""
+"""How many characters of a tool's result the model is shown."""
 _TIMEOUT_S = 20.0
 _END_S = 10.0
-"""For the end of an earlier server."""
+"""Time for an earlier server to end."""
 
 
 class McpTools:
     """An MCP server's tools as an environment.
 
     Args:
-        command: the server's command, in place of the tasks' own; or its URL.
+        command: the server's command or URL, in place of the one in each task.
         max_turns: after this many turns the attempt is lost.
         timeout_s: limit of the server's start, and of each call of a tool.
     """
@@ -49,7 +49,7 @@ class McpTools:
         command = self._command or list(task.fields.get("command") or ())
         if not command:
             raise ValueError("the task has no command of an MCP server; write mcp:COMMAND, or make tasks of one")
-        # A tool that may have changed something leaves a server that the next attempt must not get.
+        # If a called tool may have changed something, the next attempt must not get the same server.
         if self._changed or self._running is None or not self._running.alive or self._running_command != command:
             self.close()
             self._running = McpServer(command, timeout_s=self._timeout_s)
@@ -102,7 +102,7 @@ def is_right(said: str, answer: Any) -> bool:
         numbers = [number.replace(",", "") for number in _NUMBER.findall(said)]
         return bool(numbers) and _is_number(numbers[-1], answer)
     wanted, given = _words(str(answer)), _words(said)
-    if not wanted:  # symbols alone, or nothing
+    if not wanted:  # the expected answer is only symbols, or empty
         symbols = str(answer).strip()
         return bool(symbols) and symbols in said and len(said) <= len(symbols) + _MORE_WORDS
     there = any(given[start : start + len(wanted)] == wanted for start in range(len(given)))
@@ -110,7 +110,7 @@ def is_right(said: str, answer: Any) -> bool:
 
 
 def _is_number(said: str, answer: int | float) -> bool:
-    if isinstance(answer, int):  # of two ids that differ by one, one is wrong
+    if isinstance(answer, int):  # exactly, because an id that is off by one is wrong
         return said == str(answer) or float(said) == answer
     return abs(float(said) - answer) <= 1e-6 * max(1.0, abs(answer))
 

@@ -1,7 +1,7 @@
 """MiniWoB++'s small web pages in a headless Chromium: ``miniwob:click-button``, ``miniwob:login-user``.
 
-The page is described by its visible elements, one per line, each with a number to act on, as Playwright's snapshots
-have it: ``button "Send" [6]``. The pages come with the package.
+The page is described by its visible elements, one per line, each with a number to act on, as in Playwright's snapshots:
+``button "Send" [6]``. The pages come with the package.
 Source: Liu et al. 2018, arXiv 1802.08802; https://github.com/Farama-Foundation/miniwob-plusplus (MIT).
 """
 
@@ -50,7 +50,7 @@ class MiniWoB(BrowserEnvironment):
     """One of MiniWoB++'s pages as text.
 
     Args:
-        page: of MiniWoB++, such as ``click-button``; only pages that clicking and typing can solve.
+        page: the name of a MiniWoB++ page, such as ``click-button``; only pages that clicking and typing can solve.
         max_turns: after this many turns the attempt is lost.
         tools: offer ``click`` and ``type`` as tools instead of text actions.
         screenshots: every observation has a picture of the page.
@@ -112,7 +112,7 @@ class MiniWoB(BrowserEnvironment):
             raise no_element(ref)
         action = {"action_type": self._kinds.index(kind), "ref": ref, "text": text}
         self._seen, reward, done, _, _ = self._world.step(action)
-        # The page gives negative rewards for mistakes; here a wrong end is worth 0, like none.
+        # The page gives negative rewards for mistakes; here a wrong ending is worth 0, the same as no ending.
         return max(0.0, float(reward)) if done else None
 
     def _element(self, ref: int) -> str:
@@ -137,12 +137,13 @@ class MiniWoB(BrowserEnvironment):
 def _lines(elements: tuple[dict[str, Any], ...], lists: Mapping[str, Any]) -> list[str]:
     """Return the visible part of a page: leaves and lists, without boxes that only contain others."""
     lines: list[tuple[list[str], list[str]]] = []
-    """Each element's words, and what follows them: the number comes last, as in an answer that ends with the click."""
+    """Each element's words, and what follows them: the number comes after the words, because an answer, too, ends with
+    the click."""
     for element in elements:
         tag, text = element["tag"].lower(), " ".join(element["text"].split())
         if tag == "t":
             if lines and lines[-1][0][0] in ("input_checkbox", "input_radio"):
-                lines[-1][0].append(text)  # it shows the current selection
+                lines[-1][0].append(text)  # the text right after a box is its label
             else:
                 lines.append(([text], []))
             continue

@@ -1,8 +1,8 @@
 """A running OpenEnv server, over its wire protocol: ``openenv:http://127.0.0.1:8000``.
 
-One WebSocket session (``/ws``) is one attempt. An action follows the server's own schema (``GET /schema``): a call of
-the tool ``act`` with its fields, or text for the field that ``field`` names or, by default, for its only text field.
-Source: https://github.com/meta-pytorch/OpenEnv, ``core/env_server`` (openenv-core 0.3).
+One WebSocket session (``/ws``) is one attempt. An action follows the server's own schema (``GET /schema``): it is a
+call of the tool ``act`` with the schema's fields, or text for the field that ``field`` names, by default the only text
+field. Source: https://github.com/meta-pytorch/OpenEnv, ``core/env_server`` (openenv-core 0.3).
 """
 
 from __future__ import annotations
@@ -81,8 +81,12 @@ class OpenEnv:
             self._socket = None
 
     def _asked(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return the answer. Raises ValueError: the server refused an action; RuntimeError: it
-        failed."""
+        """Send a request and return the answer.
+
+        Raises:
+            ValueError: the server refused an action.
+            RuntimeError: the server failed.
+        """
         assert self._socket is not None
         self._socket.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self._socket.recv(_TIMEOUT_S))

@@ -21,7 +21,7 @@ class ReasoningGym:
 
     Args:
         dataset: as ``reasoning_gym.create_dataset`` names it.
-        options: of the dataset, such as ``min_digits=2``.
+        options: the dataset's options, such as ``min_digits=2``.
     """
 
     version = f"1-reasoning-gym-{version_of('reasoning-gym')}"

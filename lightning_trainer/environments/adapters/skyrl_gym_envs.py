@@ -1,7 +1,7 @@
 """SkyRL-Gym's text environments: ``skyrl-gym:gsm8k``, with tasks from a file.
 
-Each line of the file is a task: ``prompt`` (text or messages), and what the environment takes as ``extras``, such as
-``reward_spec``. Source: https://github.com/NovaSky-AI/SkyRL, skyrl-gym's ``BaseTextEnv``.
+Each line of the file is a task: ``prompt`` (text or messages), and the fields that the environment takes as ``extras``,
+such as ``reward_spec``. Source: https://github.com/NovaSky-AI/SkyRL, skyrl-gym's ``BaseTextEnv``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SkyRLGym:
 
     Args:
         name: as ``skyrl_gym.make`` takes it.
-        options: of the environment's own configuration.
+        options: the environment's own configuration.
     """
 
     version = f"2-skyrl-gym-{version_of('skyrl-gym')}"

@@ -1,7 +1,7 @@
 """gym-sokoban's rooms in text: push every box onto a target.
 
-Only its room generator is used; the rules are the few lines below. Its environment needs the old Gym, which fails with
-a current NumPy. RAGEN (arXiv 2504.20073) trains on the same rooms.
+Only the package's room generator is used; the rules are the few lines below, because the package's environment needs
+the old Gym, which fails with a current NumPy. RAGEN (arXiv 2504.20073) trains on the same rooms.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Sokoban:
     """Sokoban as text.
 
     Args:
-        size: of the room, ``6x6`` with its walls.
-        boxes: how many.
+        size: the room's size with its walls, as in ``6x6``.
+        boxes: number of boxes.
         max_turns: after this many turns the attempt is lost.
     """
 

@@ -14,16 +14,16 @@ import textarena
 from lightning_trainer.environments.protocol import Action, Observation, Step, Task, both_splits
 
 _LOOKED_AT = 64
-"""Openings that are looked at for one of each split."""
+"""How many openings are searched for one of each split."""
 
 
 class TextArena:
     """A single-player game of TextArena.
 
     Args:
-        game: as ``textarena.make`` takes it, without ``-raw``: a raw game observes lists of messages instead of text,
-            and puts no action into brackets.
-        options: of the game.
+        game: as ``textarena.make`` takes it, without ``-raw``: the observations of a raw game are lists of messages
+            instead of text, and it does not put actions into brackets.
+        options: the game's options.
     """
 
     version = f"2-textarena-{version_of('textarena')}"
@@ -57,7 +57,7 @@ class TextArena:
         return Step(Observation(new.strip() or str(said)), 0.0, False)
 
     def _opened(self, seed: int) -> str:
-        """Start a game, and return what tells it from others: what is said, and what the game hides (a word)."""
+        """Start a game, and return text that distinguishes it: its first observation and its state (a hidden word)."""
         self._world = textarena.make(self._game, **self._options)
         self._world.reset(num_players=1, seed=seed)
         _, self._said = self._world.get_observation()

@@ -34,7 +34,7 @@ class TextWorld:
         challenge: ``coin_collector``, ``treasure_hunter`` or ``simple``.
         max_turns: after this many turns the attempt ends.
         hints: list the possible commands with each observation.
-        settings: of the challenge, such as ``level=5``.
+        settings: the challenge's settings, such as ``level=5``.
     """
 
     version = f"1-textworld-{version_of('textworld')}"

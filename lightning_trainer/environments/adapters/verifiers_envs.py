@@ -1,8 +1,8 @@
 """Environments of the library verifiers: ``verifiers:NAME`` (installed) or ``verifiers:path/to/file.py``.
 
-The environment runs its own rollout; in place of a model's client it gets one that waits for the next action. What
-happens between turns, when the rollout stops, and its rubric are verifiers' own. Its rows are the tasks. Source:
-https://github.com/PrimeIntellect-ai/verifiers (MIT).
+The environment runs its own rollout; in place of a model's client it gets one that waits for the next action. So what
+happens between turns, when the rollout stops, and how its rubric scores it are up to verifiers. The environment's rows
+are the tasks. Source: https://github.com/PrimeIntellect-ai/verifiers (MIT).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Verifiers:
         return state
 
     def _turn(self) -> Step:
-        """Run until the environment asks for an answer, or has scored the rollout."""
+        """Run the rollout until it asks for an answer, or has been scored."""
         assert self._rollout is not None
         asked = self._loop.create_task(self._client.asked())
         self._loop.run_until_complete(asyncio.wait({self._rollout, asked}, return_when=asyncio.FIRST_COMPLETED))
@@ -117,7 +117,7 @@ class Verifiers:
         return Step(_observation(final), state["reward"], True, self._parts(state["metrics"] or {}))
 
     def _observed(self, prompt: list[dict[str, Any]], tools: tuple[Tool, ...]) -> Observation:
-        """Return the messages that the conversation does not yet contain."""
+        """Return an observation of the messages that the conversation does not yet contain."""
         known = len(self._told)
         first = known == 0
         # If the environment rewrites its messages in a turn, the model is shown all of them.
@@ -128,7 +128,7 @@ class Verifiers:
         return _observation(new, tools=tools if changed else None, opening=first)
 
     def _parts(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return what the rubric's functions gave, without those that only measure: they have no weight."""
+        """Return the results of the rubric's functions, except those that only measure, which have no weight."""
         rubric = self._environment.rubric
         weights = zip(rubric._get_reward_func_names(), rubric._get_reward_weights(), strict=True)
         weighed = {name for name, weight in weights if weight}
@@ -178,7 +178,7 @@ def _loaded(environment: str, options: dict[str, Any]) -> tuple[Any, bytes]:
         made = vf.load_environment(environment, **options)
         return made, Path(str(sys.modules[env_module_name(environment)].__file__)).read_bytes()
     path = Path(environment)
-    if not path.is_absolute():  # an existing path was made absolute
+    if not path.is_absolute():  # the registry has made the path of an existing file absolute
         raise ValueError(f"there is no file {environment!r}; write verifiers:path/to/file.py")
     return module_of(path).load_environment(**options), path.read_bytes()
 

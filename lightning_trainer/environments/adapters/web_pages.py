@@ -7,10 +7,10 @@ A class in the file says where an attempt starts and what it earned::
             return "Order a lamp.", "http://127.0.0.1:8000/"  # the goal, and an address or the page itself (HTML)
 
         def reward(self, run):
-            return run("return window.ordered ? 1 : null")  # JavaScript; None: it goes on
+            return run("return window.ordered ? 1 : null")  # JavaScript; None: the attempt continues
 
-The model reads the accessibility tree: what a screen reader would read, with a number to act on behind every element
-that takes a click or text: ``button "Buy" [3]``. Clicks and text go through the browser's own input, as a person's do.
+The model reads the accessibility tree, as a screen reader would. Every element that takes a click or text is followed
+by a number to act on: ``button "Buy" [3]``. Clicks and text go through the browser's own input, as a person's do.
 Sources: Chrome DevTools Protocol (Accessibility, DOM, Input); WAI-ARIA 1.2, roles.
 """
 
@@ -80,7 +80,7 @@ class Pages(Protocol):
         ...
 
     def reward(self, run: Callable[[str], Any]) -> float | None:
-        """Return the attempt's reward, or None while it goes on; ``run`` runs JavaScript in the page."""
+        """Return the attempt's reward, or None while the attempt continues; ``run`` runs JavaScript in the page."""
         ...
 
 
@@ -88,13 +88,14 @@ class WebPages(BrowserEnvironment):
     """An environment of the user's web pages in a browser.
 
     Args:
-        file: contains a class with the methods of ``Pages``.
-        pages: the name of the class, if there are several.
+        file: a file that contains a class with the methods of ``Pages``.
+        pages: the name of the class, if the file has several.
         max_turns: after this many turns the attempt is lost.
         tools: offer ``click`` and ``type`` as tools instead of text actions.
         screenshots: every observation has a picture of the page.
-        hosts: names that the browser may resolve, separated by commas, or ``*``: in training, a policy clicks anything.
-        width, height: of the window, in pixels.
+        hosts: names that the browser may resolve, separated by commas, or ``*`` for all; limited because a policy in
+            training clicks anything.
+        width, height: the window's size in pixels.
         chromium, chromedriver: paths of the browser and its driver; by default those on the PATH.
 
     Raises:
@@ -128,7 +129,7 @@ class WebPages(BrowserEnvironment):
             rules = ["MAP * ~NOTFOUND", *(f"EXCLUDE {host.strip()}" for host in hosts.split(","))]
             switches.append(f"--host-resolver-rules={', '.join(rules)}")
         if os.geteuid() == 0:
-            switches.append("--no-sandbox")  # Chromium refuses to start as root with it
+            switches.append("--no-sandbox")  # as root, Chromium refuses to start with its sandbox
         for switch in switches:
             options.add_argument(switch)
         try:
@@ -138,7 +139,7 @@ class WebPages(BrowserEnvironment):
         self._command("Browser.setDownloadBehavior", behavior="deny")
         self._goal = ""
         self._elements: list[dict[str, Any]] = []
-        """Elements that can be acted on; an element's number is its place, from 1."""
+        """Elements that can be acted on; an element's number is its position, counted from 1."""
 
     def _open(self, task: Task) -> str:
         opened: object = self._pages.open(task)
@@ -147,7 +148,7 @@ class WebPages(BrowserEnvironment):
                 f"open() returned {str(opened)[:100]!r}; it must be two texts: a goal, and an address or HTML"
             )
         self._goal, start = opened
-        # Every attempt starts in one window, without cookies or other data of the last one.
+        # Every attempt starts in one window, without cookies or other data of the attempt before.
         self._to_newest_window()
         self._command("Network.clearBrowserCookies")
         self._command("Storage.clearDataForOrigin", origin="*", storageTypes="all")

@@ -1,6 +1,6 @@
 """The process in the sandbox: it locks itself in, then runs pieces of code, one by one, in the same namespace.
 
-Everything here may be under the code's control, including this file's own answers: an answer is only ever an
+The code that runs may take control of everything here, including this file's own answers: so an answer is only ever an
 observation, and comparisons with expected values happen outside.
 """
 

@@ -44,7 +44,7 @@ sees."""
 
 
 def enter(prefixes: list[str], limits: dict[str, int]) -> None:
-    """Lock this process in; returns in a child that is the first process of its process namespace.
+    """Lock this process in, and return in a child that is the first process of its process namespace.
 
     Raises:
         OSError: the kernel does not allow it; the message says which step failed.
@@ -65,16 +65,16 @@ def enter(prefixes: list[str], limits: dict[str, int]) -> None:
     _new_root(prefixes, limits["disk_mib"])
     _limit(limits)
     _drop(privileged)
-    _done(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PDEATHSIG")  # another user is another request
+    _done(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PDEATHSIG")  # changing the user has cleared it
     _filter()
 
 
 def _wait_for(child: int) -> None:
-    """In the outer process: wait for the child and end the way it did, or as soon as the process that writes to us is
-    gone; the kernel then ends the child."""
+    """Wait in the outer process for the child and end the way it did, or end as soon as the process that writes to us
+    is gone; the kernel then ends the child."""
     os.close(1)
     poll = select.poll()
-    poll.register(0, 0)  # a hang-up is reported whatever is asked for
+    poll.register(0, 0)  # a hang-up is always reported
     poll.register(os.pidfd_open(child), select.POLLIN)
     if [descriptor for descriptor, _ in poll.poll()] == [0]:
         os._exit(1)
@@ -114,25 +114,25 @@ def _new_root(prefixes: list[str], disk_mib: int) -> None:
 
 
 def _protect(top: str) -> None:
-    """Make a mount read-only, and each one below it, since a remount changes a single one."""
+    """Make a mount and each one below it read-only, one by one, since a remount changes only a single mount."""
     for point, kept in _mounts().items():
         if point == top or point.startswith(f"{top}/"):
             try:
                 _mount("none", point, None, _BIND | _REMOUNT | _RDONLY | _NOSUID | kept)
             except OSError as error:
-                # One that another hides, or that lies below a closed folder, is not found, and code cannot find it.
+                # A mount that another one hides, or that is below a closed folder, is not found, nor can code find it.
                 if point == top or error.errno == errno.EPERM:
                     raise
 
 
 def _mounts() -> dict[str, int]:
-    """Return the flags to keep by mount point: in a user namespace they may not be removed."""
+    """Return, by mount point, the flags to keep: in a user namespace they may not be removed."""
     kept: dict[str, int] = {}
     with open("/proc/self/mountinfo", "rb") as file:
         for line in os.fsdecode(file.read()).rstrip("\n").split("\n"):
             fields = line.split(" ")
             point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
-            for option in fields[5].split(","):  # of all at this point: which one is on top is not said
+            for option in fields[5].split(","):  # of all mounts at this point: the file does not say which is on top
                 kept[point] = kept.get(point, 0) | {"nodev": _NODEV, "noexec": _NOEXEC}.get(option, 0)
     return kept
 

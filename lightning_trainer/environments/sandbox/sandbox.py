@@ -1,6 +1,6 @@
-"""The sandbox from outside: started, called with a time limit, watched for memory, killed, and recreated.
+"""The sandbox seen from outside: it is started, called with a time limit, watched for memory, killed, and recreated.
 
-It refuses to run if the isolation cannot be set up: there is no mode without it.
+The sandbox refuses to run if the isolation cannot be set up: there is no mode without it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Ran:
 
     output: str
     error: str | None
-    """The code's exception, or why it was stopped; None: it finished."""
+    """The code's exception, or the reason why the code was stopped; None: the code finished."""
     value: Any = None
     """Value of the last expression, if JSON can represent it."""
     lost: bool = False
@@ -63,7 +63,7 @@ class Ran:
 
 
 class Sandbox:
-    """Python whose variables persist from ``run`` to ``run``; not thread-safe.
+    """A Python interpreter whose variables persist from ``run`` to ``run``; not thread-safe.
 
     Raises:
         SandboxUnavailableError: the isolation cannot be set up here.
@@ -93,16 +93,16 @@ class Sandbox:
         return Ran(str(answer.get("output", "")), None if error is None else str(error), answer.get("value"))
 
     def restart(self) -> None:
-        """Recreate it, with nothing in it."""
+        """Recreate the sandbox, with nothing in it."""
         self.close()
         self._process = self._started()
 
     def close(self) -> None:
-        """Kill it: all processes of its namespace end with the first one, and the one outside, which waited for that,
-        ends by itself.
+        """Kill the sandbox: all processes of its namespace end with the first one, and the process outside, which waits
+        for that one, then ends by itself.
 
-        If the one outside were killed as well, the first one would be left to the machine's first process to reap,
-        which in a container may do that seconds later or never.
+        If the process outside were killed as well, it would be left to the machine's first process to reap the first
+        one of the namespace, and in a container that may happen seconds later or never.
         """
         children: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
@@ -191,7 +191,7 @@ class Sandbox:
             left = give_up - now
             if left <= 0:
                 return f"the code took longer than {seconds:g} s and was stopped", None
-            if memory and now >= look_at:  # however much arrives meanwhile
+            if memory and now >= look_at:  # even while output keeps arriving
                 if sum(map(resident_bytes, children_of(self._process.pid))) > self._limits.memory_mib << 20:
                     most = self._limits.memory_mib
                     return f"the code and its processes held more than {most} MiB and were stopped", None

@@ -1,7 +1,7 @@
-"""Tasks from recorded calls: a chain of calls, a question without any of its results, and the last call's value.
+"""Tasks from recorded calls: a chain of calls, a question that reveals no result, and a value of the last result.
 
 Difficulty is the number of calls. A chain is executed again before it is kept: an answer that differs the second time
-cannot be checked. Only a digest of its content decides whether it is held out; the digest is also the task's name.
+cannot be checked. Only a digest of the chain decides whether it is held out; the digest is also in the task's name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Chain:
         return made
 
     def answer(self, made: Sequence[tuple[dict[str, Any], McpResult]]) -> Any:
-        """Return the answer that the calls came to; None if they came to none."""
+        """Return the answer in the last call's result; None if there is none."""
         try:
             return at(made[-1][1].value, self.path)
         except (KeyError, IndexError, TypeError):
@@ -74,7 +74,7 @@ class Scenario:
 
     @property
     def held_out(self) -> bool:
-        """Whether it is kept for evaluation, by a hash of its calls."""
+        """Whether the task is kept for evaluation: a hash of its chain decides."""
         return is_held_out(self.chain.content)
 
     def as_task(self, command: Sequence[str]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _next(
         scenario = Scenario(chain, worded(chain, tools), answer)
         if not (wants_held_out if scenario.held_out else wants_training):
             continue
-        # An answer that a call was made with, or a question that also has another answer, teaches nothing.
+        # An answer that was an argument of a call, or a question that is asked already, teaches nothing.
         if scenario.question in asked:
             continue
         made = chain.executed(fresh)
@@ -156,7 +156,7 @@ def _chains(calls: Iterable[Called], difficulty: int) -> Iterator[tuple[Chain, S
 
 
 def _links(called: Called) -> tuple[Link, ...] | None:
-    """Return the calls in order; None if they are not a single chain, which the question could not express."""
+    """Return the calls in order; None if they are not a single chain, because a question could not express them."""
     taken = tuple((name, source.path) for name, source in called.sources)
     of_others = {name for name, _ in taken}
     link = Link(called.tool, tuple(pair for pair in called.arguments if pair[0] not in of_others), taken)

@@ -1,7 +1,7 @@
 """Demonstrations from scenarios: the calls that a task was made from solve it, so they can be imitated before RL.
 
-A small model seldom makes two calls in a row by itself, and what is never tried cannot be reinforced. The recorded
-chain is a right solution that no one had to write.
+A small model seldom makes two calls in a row by itself, and behavior that never occurs cannot be reinforced. The
+recorded chain is a correct solution that no one had to write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def demonstrations(scenarios: Iterable[Scenario], server: Server, count: int) ->
     """Execute the chains of at most ``count`` scenarios, and return every call of the model as a row of training data.
 
     Args:
-        scenarios: of training; a held-out one that is demonstrated is no longer held out.
+        scenarios: training scenarios; a held-out one that is demonstrated is no longer held out.
         server: executes the chains.
 
     Returns:
@@ -39,7 +39,7 @@ def demonstrations(scenarios: Iterable[Scenario], server: Server, count: int) ->
 
 
 def _conversation(scenario: Scenario, server: Server) -> list[dict[str, Any]]:
-    """Return the conversation that solves a scenario, in OpenAI's messages; empty if its chain no longer does."""
+    """Return the conversation that solves a scenario, as OpenAI's messages; empty if its chain no longer solves it."""
     made, answer = scenario.chain.executed(server), str(scenario.answer)
     if scenario.chain.answer(made) != scenario.answer or not is_right(answer, scenario.answer):
         return []

@@ -1,7 +1,7 @@
-"""What a server's tools return, explored by calling them: arguments come from their JSON Schemas and earlier results.
+"""Exploring what a server's tools return by calling them: arguments come from JSON Schemas and from earlier results.
 
-A value that one tool returned under a name is passed to another one that requires the same name and type, so chains are
-meaningful: an ``order_id`` that was listed is looked up, an arbitrary number is not.
+A value that one tool returned under a name is passed to another tool that requires the same name and type, so chains
+are meaningful: an ``order_id`` that was listed is looked up, an arbitrary number is not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENTRIES = 12
 _VALUES_OF_A_NAME = 200
 _CALLS_KEPT = 5000
 _DRY_ROUNDS = 10
-"""Arguments are drawn at random: after this many rounds without new ones, exploring ends."""
+"""Arguments are drawn at random: after this many rounds without a new call, exploring ends."""
 
 Path = tuple[str | int, ...]
 Scalar = str | int | float | bool
@@ -75,7 +75,7 @@ class Found:
 
     calls: list[Called] = field(default_factory=list)
     refused: int = 0
-    """Number of calls that the server answered with an error."""
+    """Number of calls that the server answered with an error or without data."""
     skipped: tuple[str, ...] = ()
     """Tools that may change something, and were not allowed by name."""
 
@@ -85,7 +85,7 @@ def explore(server: Server, *, seed: int = 0, budget: int = 200, depth: int = 3,
 
     Args:
         budget: maximum number of calls.
-        depth: of the longest chain.
+        depth: length of the longest chain.
         allowed: tools to call even though they do not declare themselves read-only.
     """
     chance = random.Random(seed)
@@ -226,7 +226,7 @@ def _fits(value: Scalar, kind: Mapping[str, Any]) -> bool:
 
 
 def _name(tool: str, path: Path) -> str:
-    """Return a value's name: its key, or for a plain ``id`` or ``name`` with its owner, as in ``customer_id``."""
+    """Return a value's name: its key, with its owner before a bare key such as ``id`` or ``name``: ``customer_id``."""
     keys = [part for part in path if isinstance(part, str)]
     last = keys[-1] if keys else tool
     if last in ("id", "name", "key", "code"):

@@ -1,7 +1,7 @@
 """The other end of the pipe: this file runs in the environment's own interpreter, with only the standard library.
 
-One line of JSON arrives on standard input, one is returned; the environment's own prints go to standard error, so they
-cannot be mistaken for an answer. Everything here ends with the process that started it: the kernel kills the whole
+For each line of JSON on standard input, one line is returned; the environment's own prints go to standard error, so
+they cannot be mistaken for an answer. Everything here ends with the process that started it: the kernel kills the whole
 process group when the other end of ``parent_pipe`` closes, whatever the environment's code is doing.
 """
 
@@ -60,7 +60,7 @@ class _Guest:
                 answer = {"failed": "memory", "message": "MemoryError"}
             except BaseException as error:  # sys.exit() in an environment ends its attempt
                 broken = True  # its state is unknown
-                nonsense = type(error).__name__ == "EnvironmentNonsenseError"  # it may not be importable here
+                nonsense = type(error).__name__ == "EnvironmentNonsenseError"  # the class may not be importable here
                 answer = {"failed": "nonsense" if nonsense else "raised", "message": _described(error)}
             self._say(answer)
             if broken:
@@ -143,7 +143,7 @@ def _found(module: str, attribute: str) -> Any:
 
 
 def _offer_protocol(root: Path) -> None:
-    """Make ``import lightning_trainer.environments`` work without the packages installed next to it."""
+    """Make ``import lightning_trainer.environments`` work without making the packages next to it importable."""
     if "lightning_trainer" in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(
@@ -157,14 +157,14 @@ def _offer_protocol(root: Path) -> None:
 
 
 def _die_with(parent_pipe: int) -> None:
-    """Let the kernel kill this process group when the other end of the pipe closes: a thread that waits for this would
-    not run while the environment's code holds the GIL."""
+    """Have the kernel kill this process group when the other end of the pipe closes: a thread of ours that waited for
+    this would not run while the environment's code holds the GIL."""
     if not sys.platform.startswith("linux"):
         return
     fcntl.fcntl(parent_pipe, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(parent_pipe, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    # It may have closed before the line above.
+    # The other end may have closed before the line above ran.
     fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
         if os.read(parent_pipe, 1) == b"":

@@ -19,11 +19,11 @@ _CLOSES_AT_ONCE = 16
 
 
 class EnvironmentPool:
-    """At most ``size`` processes. The first one starts immediately, so an environment that cannot run fails before any
-    attempt.
+    """A pool of at most ``size`` processes. The first one starts immediately, so an environment that cannot run fails
+    before any attempt.
 
     Raises:
-        EnvironmentFailedError: it does not start.
+        EnvironmentFailedError: the environment does not start.
     """
 
     def __init__(self, launch: Launch, limits: Limits, *, size: int) -> None:
@@ -40,18 +40,19 @@ class EnvironmentPool:
         self._idle: list[EnvironmentProcess] = [first]
         self._leased: set[EnvironmentProcess] = set()
         self._abandoned: set[EnvironmentProcess] = set()
-        """Killed, while the attempt that was given up may still be using it."""
+        """Processes that were killed, while the attempt that was given up may still be using them."""
 
     @contextmanager
     def lease(self, longest_s: float = threading.TIMEOUT_MAX) -> Iterator[EnvironmentProcess]:
         """Lease a process for one attempt, waiting if all are busy.
 
         Args:
-            longest_s: with the waiting; after that the process is killed, and another may start in its place.
+            longest_s: limit of the lease, including the wait; after it the process is killed, and another one may start
+                in its place.
 
         Raises:
-            EnvironmentTimeoutError: none was free in that time.
-            EnvironmentFailedError: another one does not start.
+            EnvironmentTimeoutError: no process was free in that time.
+            EnvironmentFailedError: a new process does not start.
         """
         give_up = time.monotonic() + min(longest_s, threading.TIMEOUT_MAX)
         self._enter(self._free, give_up)
@@ -70,7 +71,7 @@ class EnvironmentPool:
             self._given_back(process)
 
     def close(self) -> None:
-        """End them all; running attempts fail."""
+        """End all processes; running attempts fail."""
         with self._lock:
             self._closed = True
             idle, leased = list(self._idle), [*self._leased, *self._abandoned]

@@ -1,4 +1,4 @@
-"""A process of an environment's own interpreter, called over pipes; every answer has a time limit and a length limit.
+"""A process with an environment's own interpreter, called over pipes; every answer has a time and a length limit.
 
 Nothing is unpickled: an answer is one line of JSON, validated field by field. A process that has failed is killed with
 everything it started.
@@ -65,7 +65,7 @@ class Launch:
     """An importable module, or the path of a file."""
     attribute: str
     isolated: bool = True
-    """Whether it sees only its own interpreter's packages, without ``PYTHONPATH`` and the current folder."""
+    """Whether the process sees only its own interpreter's packages, without ``PYTHONPATH`` and the current folder."""
     variant: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     path: tuple[str, ...] = ()
@@ -74,14 +74,14 @@ class Launch:
     step_timeout_s: float = 0.0
     """The same for a step."""
     digest: str = ""
-    """Its default version."""
+    """The environment's default version."""
 
 
 class EnvironmentProcess:
     """One environment in one process; not thread-safe.
 
     Raises:
-        EnvironmentFailedError: it does not start; the message says why.
+        EnvironmentFailedError: the process does not start; the message says why.
     """
 
     def __init__(self, launch: Launch, limits: Limits) -> None:
@@ -131,18 +131,26 @@ class EnvironmentProcess:
         return self._ended() is None
 
     def reset(self, task: Task) -> Observation:
-        """Reset to a task. Raises EnvironmentFailedError: it failed, and its process is gone or will start afresh."""
+        """Reset to a task.
+
+        Raises:
+            EnvironmentFailedError: it failed; the process is gone, or will create the environment again.
+        """
         self._steps = 0
         return self._checked(observation_from_json, {"reset": to_json(task)}, self._limits.reset_timeout_s, "reset")
 
     def step(self, action: Action) -> Step:
-        """Take one step. Raises EnvironmentFailedError: it failed, and its process is gone or will start afresh."""
+        """Take one step.
+
+        Raises:
+            EnvironmentFailedError: it failed; the process is gone, or will create the environment again.
+        """
         self._steps += 1
         what = f"step {self._steps}"
         return self._checked(step_from_json, {"step": to_json(action)}, self._limits.step_timeout_s, what)
 
     def close(self) -> None:
-        """Close its environment, which has a few seconds for it, and kill it; only between two steps."""
+        """Close the environment, for which it has a few seconds, and kill the process; call this only between steps."""
         try:
             if self.alive:
                 self._asked({"close": True}, _CLOSE_S, "close")
@@ -151,7 +159,7 @@ class EnvironmentProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it and everything it started, whatever it is doing."""
+        """Kill the process and everything it started, whatever it is doing."""
         with self._closing:
             closed, self._closed = self._closed, True
         if closed:
@@ -166,13 +174,13 @@ class EnvironmentProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def abandon(self) -> None:
-        """Kill it while another thread may be using it, whose answer then fails; that thread gives back the pipes."""
-        with self._closing:  # until ``kill`` has waited for it, its process id cannot be reused
+        """Kill the process while another thread may be using it: that thread's call fails, and it closes the pipes."""
+        with self._closing:  # until ``kill`` has waited for the process, its id cannot be reused
             if not self._closed:
                 self._kill_all()
 
     def _kill_all(self) -> None:
-        if self._process.returncode is not None:  # waited for, so the process id may be another's by now
+        if self._process.returncode is not None:  # it was waited for, so its id may be another process's by now
             return
         descendants: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
@@ -354,7 +362,7 @@ class EnvironmentProcess:
     def _died(self, what: str) -> EnvironmentFailedError:
         ended, give_up = self._ended(), time.monotonic() + 1.0
         while ended is None and time.monotonic() < give_up:
-            time.sleep(0.01)  # its pipe closes shortly before it is dead
+            time.sleep(0.01)  # a process's pipe closes shortly before the process is dead
             ended = self._ended()
         with contextlib.suppress(OSError):
             self._hear_stderr()
@@ -366,8 +374,8 @@ class EnvironmentProcess:
         return EnvironmentDiedError(f"the environment {self._label} {how} in {what}{said}")
 
     def _ended(self) -> int | None:
-        """Return its exit status, negative for the signal that it died of, None while it lives; until ``close`` it
-        stays a zombie, so that its process id cannot be reused."""
+        """Return the process's exit status, negative for the signal that it died of, or None while it lives. Until
+        ``kill`` it stays a zombie, so that its id cannot be reused."""
         if self._closed:
             return -signal.SIGKILL
         if not hasattr(os, "waitid"):
@@ -378,7 +386,8 @@ class EnvironmentProcess:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def _ended_without_waitid(self) -> int | None:
-        """On macOS before Python 3.13: the status is had by waiting for it, so all it has started is killed first."""
+        """Return the same on macOS before Python 3.13: only waiting tells the status, so all that the process has
+        started is killed first."""
         if self._process.returncode is None:
             with contextlib.suppress(psutil.Error):
                 if psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE:

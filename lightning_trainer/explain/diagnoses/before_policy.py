@@ -1,4 +1,4 @@
-"""The attempt was recorded while there was no policy: there still is none, or one was added or thawed later."""
+"""The attempt was recorded while no policy took it: there still is none, or one was added or thawed later."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted

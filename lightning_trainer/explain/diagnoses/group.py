@@ -22,7 +22,7 @@ def diagnose(case: Case) -> Finding | None:
     group = case.group
     reason = next((reason for reason in _NAMES if case.met(reason)), None)
     if group is None or reason is None or case.waits or case.passed_by:
-        return None  # a waiting group may still grow: `waiting` reports that; what is passed by is compared with none
+        return None  # a waiting group may still grow, see `waiting`; an attempt passed by is compared with none
     if len(case.members) == 1:
         return Finding("group of one", f"group {group.group_id} holds this attempt alone{_alone(case)}")
     if reason is Reason.GROUP_TOO_SMALL and (others := _why_not(case)):

@@ -8,7 +8,7 @@ from lightning_trainer.explain.finding import Finding, counted, listed
 
 def diagnose(case: Case) -> Finding | None:
     """Count the policy versions that sampled the attempt's calls; two or more are worth a note."""
-    own = [call for call in case.own if call.policy == case.policy.name]  # another policy counts for itself
+    own = [call for call in case.own if call.policy == case.policy.name]  # other policies number their own versions
     versions = Counter(call.policy_version for call in own if call.policy_version is not None)
     if len(versions) < 2:
         return None

@@ -9,7 +9,7 @@ from lightning_trainer.types import Evaluation
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Find calls dropped for want of a reward, and say why none of the stored evaluations supplied it."""
+    """Find calls dropped because a reward is missing, and say why none of the stored evaluations supplied it."""
     calls = case.met(Reason.NO_REWARD)
     if not calls:
         return None

@@ -1,4 +1,4 @@
-"""The ledger's other reasons, in its own words: those without a diagnosis of their own."""
+"""The ledger's reasons that have no diagnosis of their own, in the ledger's words."""
 
 from collections import Counter
 

@@ -1,8 +1,8 @@
 """Every diagnosis, in the order in which a cause hides the ones after it.
 
-The identity of a call comes before what was recorded of it, that before its length and reward, and that before its
-group. A cause that only some of the calls have comes after one that all of them have; findings that block nothing come
-last, the rarest first.
+Causes in a call's identity come first, then those in what was recorded of it, in its length and reward, and in its
+group. A cause that only some calls have comes after one that all of them have; findings that block nothing come last,
+the rarest first.
 """
 
 from collections.abc import Callable
@@ -71,12 +71,12 @@ OF_WHAT_WAS_RECORDED: tuple[Diagnosis, ...] = (
     clock_skew.diagnose,
     duplicates.diagnose,
 )
-"""Diagnoses that need no policy: those of names, rewards, groups, and steps depend on its settings."""
+"""Diagnoses that need no policy; those of names, rewards, groups, and steps depend on a policy's settings."""
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """Return the findings that explain the case: those that block all of it, part of it, nothing; each in the order of
-    the list."""
+    """Return the findings that explain the case: first those that block all of it, then part of it, then nothing; each
+    kind in the order of the list."""
     diagnoses = OF_WHAT_WAS_RECORDED if case.no_policy else DIAGNOSES
     found = [finding for diagnose in diagnoses if (finding := diagnose(case)) is not None]
     return tuple(sorted(found, key=lambda finding: (not finding.blocks, not finding.whole)))

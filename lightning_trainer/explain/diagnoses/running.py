@@ -10,7 +10,7 @@ def diagnose(case: Case) -> Finding | None:
     if case.attempt is None or case.attempt.state is not AttemptState.RUNNING:
         return None
     newest_ns = max((span.end_ns for span in case.spans), default=case.attempt.started_ns)
-    ago = seconds(max(0, case.now_ns - newest_ns))  # its clock may be ahead of ours
+    ago = seconds(max(0, case.now_ns - newest_ns))  # the clock of the span's machine may be ahead of ours
     parents = sorted({span.parent_span_id for span in case.lost if span.parent_span_id is not None})
     named = f"; spans below it name {listed(parents, 2)}, which is not here" if parents else ""
     if case.from_files:

@@ -5,7 +5,7 @@ from lightning_trainer.explain.finding import Finding, counted
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Say what an ended attempt waits for: training that rests, missing spans, its group, its baseline, more groups."""
+    """Say what an ended attempt waits for: training to resume, missing spans, its group, its baseline, more groups."""
     policy, group = case.policy, case.group
     if case.from_files and case.lacking:
         return Finding(

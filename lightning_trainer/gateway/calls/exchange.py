@@ -3,8 +3,7 @@
 The record is committed before the caller can see the end of the response. A call that cannot be recorded is not
 answered: tokens that a policy sampled but that went out unrecorded would be missing from the ledger without a trace. A
 call that its caller gave up is recorded as interrupted; if its record was already complete, a second span takes that
-back. What writes the record is small on purpose: it outlives the call (``retries.py``), whose tokens and messages do
-not.
+back. ``CallRecord`` is small on purpose: it outlives the call (``retries.py``), whose tokens and messages do not.
 """
 
 import asyncio
@@ -118,7 +117,7 @@ class Exchange:
             message = "the engine gave no token ids of its answer, so it cannot be recorded and is withheld"
             raise RefusalError(502, message, kind="engine_error")
         if interrupted is None and self.request.id_prefix is not None and self.transcript.cut_off:
-            # Only chat completions have a word for it.
+            # The translated APIs have no finish reason for this, as the engine's own have ("abort").
             await self.commit(interrupted="the engine cut the answer off")
             raise unavailable("the answer was cut off, as new weights were loaded; make the call again")
         await call_record.write(

@@ -1,6 +1,6 @@
 """A limit on calls in flight: each holds a request body, a connection, and memory for the engine's answer.
 
-When the daemon stops, no more are taken, and those in flight are waited for (``drain``).
+When the daemon stops, it takes no more calls and waits for those in flight (``drain``).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Slots:
         self._none_taken = asyncio.Event()
         self._none_taken.set()
         self.draining = False
-        """Whether no more calls are taken, since the daemon stops."""
+        """Whether no more calls are taken, because the daemon is stopping."""
 
     def take(self) -> "Slot":
         """Return a slot.
@@ -45,7 +45,7 @@ class Slots:
         return Slot(self)
 
     def give_back(self) -> None:
-        """Count one less: called by the slot itself."""
+        """Count one call less; only the slot itself calls this."""
         self.taken -= 1
         if self.taken == 0:
             self._none_taken.set()

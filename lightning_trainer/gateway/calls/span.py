@@ -28,7 +28,7 @@ class Sampler:
     policy: str
     version: int | None
     kept_tokens: int = 0
-    """Number of leading prompt tokens kept as sampled, where tokenizing the text would have given others."""
+    """Number of leading prompt tokens kept as sampled, because tokenizing the text would have given others."""
 
 
 def record_of(
@@ -45,7 +45,7 @@ def record_of(
     Args:
         interrupted: why it ended before the engine was done; None if it was not interrupted.
     """
-    # What an engine says of an error may quote the prompt.
+    # An engine's error message may quote the prompt.
     error = transcript.error if caller.capture_content or transcript.error is None else "the engine reported an error"
     reason = interrupted or error
     complete = transcript.complete and reason is None

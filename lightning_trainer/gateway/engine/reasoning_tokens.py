@@ -1,9 +1,9 @@
-"""How many of a choice's sampled tokens are its reasoning, whichever parser of the engine found that.
+"""Counts how many of a choice's sampled tokens are its reasoning, whichever of the engine's parsers separated it.
 
-The engine's own count is 0 for parsers that do not count, and for others where the prompt begins the thought
-(``<think>`` at a template's end). So the tokens are counted in which the reasoning's text is found; their texts come
-with the logprobs. White space does not count in the comparison, since parsers strip it; that next to the text does
-belong to the thought, whose marks are on the other side.
+The engine's own count is 0 with parsers that do not count, and with others if the prompt begins the thought
+(``<think>`` at a template's end). So the tokens that contain the reasoning's text are counted here; their texts come
+with the logprobs. The comparison ignores white space, because parsers strip it; tokens of white space next to the text
+are counted, because they are inside of the thought's marks.
 """
 
 from bisect import bisect_left
@@ -14,12 +14,12 @@ from typing import Any
 
 
 def count_tokens(reasoning: str, tokens: Sequence[str]) -> int:
-    """Return how many of the tokens are the reasoning, without the marks around it; 0 if they do not say it."""
+    """Return how many of the tokens are the reasoning, without the marks around it; 0 if they lack its text."""
     wanted, told = _without_space(reasoning), [_without_space(text) for text in tokens]
     if not wanted:
         return 0
     said, starts = "".join(told), list(accumulate(map(len, told), initial=0))
-    # It begins with a token: a mark may have the same letters.
+    # The reasoning begins where a token begins: otherwise letters inside a mark could match.
     first = next((index for index in range(len(told)) if said.startswith(wanted, starts[index])), None)
     if first is None:
         return 0
@@ -31,7 +31,7 @@ def count_tokens(reasoning: str, tokens: Sequence[str]) -> int:
 
 @dataclass(slots=True)
 class TokenTexts:
-    """The texts of sampled tokens by choice, up to the piece with which its answer proper begins."""
+    """The texts of sampled tokens by choice, up to the piece that begins the choice's answer proper."""
 
     by_choice: dict[int, list[str]] = field(default_factory=dict)
     _answering: set[int] = field(default_factory=set)
@@ -52,7 +52,7 @@ class TokenTexts:
 
 
 def _text(entry: Mapping[str, Any]) -> str:
-    # `token` is a number where the caller asked for that (`return_tokens_as_token_ids`).
+    # `token` is a number if the caller asked for that (`return_tokens_as_token_ids`).
     spelled = entry.get("bytes")
     return entry.get("token", "") if spelled is None else bytes(spelled).decode(errors="replace")
 

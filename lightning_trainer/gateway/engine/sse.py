@@ -26,11 +26,11 @@ def event_of(data: bytes, name: str | None = None) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
-# What the engine says about the support of the tokens, which goes into the record and never on to the caller.
+# What the engine reports about the support of the tokens, which goes into the record and never on to the caller.
 #
 # The engine (``serving/host/tokens/support_answer.py``) puts it at the very end of a whole answer, or into an event
-# of its own. Either can be cut out without reading the rest: inside of a JSON text the marks' quotation marks would
-# be escaped.
+# of its own. Either can be cut out without parsing the rest: inside a JSON string the quotation marks of the field's
+# name would be escaped.
 
 HEADER = "x-lightning-support"
 """Request header: asks for the supports. Response header: the engine has sent all supports that there are."""

@@ -104,13 +104,13 @@ class Transcript:
 
     @property
     def hidden(self) -> bool:
-        """Whether a choice has words and no token ids, so that nothing of it can be recorded exactly."""
+        """Whether a choice has words but no token ids, so that nothing of it can be recorded exactly."""
         return any(not choice.token_ids and choice.as_message()["parts"] for choice in self.choices.values())
 
     @property
     def cut_off(self) -> bool:
-        """Whether the engine ended a choice for reasons of its own, such as new weights; it names none at all where
-        that was before the first token."""
+        """Whether the engine ended a choice for reasons of its own, such as new weights; if that was before the first
+        token, there may be no choice at all."""
         reasons = [choice.finish_reason for choice in self.choices.values()]
         return self.error is None and (not reasons or not {None, "abort"}.isdisjoint(reasons))
 

@@ -31,7 +31,7 @@ class EngineEndpoint(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Credentials for every request. Raises EngineError while there is no engine."""
+        """Return the credentials for every request. Raises EngineError while there is no engine."""
         ...
 
     async def ready(self, timeout_s: float) -> None:
@@ -142,7 +142,7 @@ class Upstream:
         """Send a request and return its response with the body still unread; the caller must close it.
 
         Args:
-            queue_timeout_s: how long it waits for an engine that is not ready; None: as all others do.
+            queue_timeout_s: how long it waits for an engine that is not ready; None: as long as all other requests.
 
         Raises:
             EngineError: the engine is not ready, or died on this request.
@@ -207,7 +207,7 @@ class Upstream:
             try:
                 failed.append(engine := self._engines.begin(failed, conversation and conversation.key))
                 return await self._once(engine, method, path, body, conversation, whole)
-            # It is gone, possibly since it reported ready a moment ago.
+            # The engine is gone, although it may have reported ready a moment ago.
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EngineError) as error:
                 cause: Exception = error
             except TimeoutError as error:

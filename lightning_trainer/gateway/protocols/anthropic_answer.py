@@ -20,8 +20,8 @@ from lightning_trainer.gateway.request import write_json
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 _SIGNATURE = "lightning-trainer"
-"""On every thought. Nothing checks it, but clients take one without a signature for another provider's, and send it
-back as words of the user or not at all."""
+"""Signs every thought. Nothing checks it, but clients take a thought without a signature for another provider's, and
+send it back as words of the user or not at all."""
 
 
 def model_info(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def model_page(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class AnthropicAnswer:
-    """One message; ``max_tokens`` is the bound that its call, or the rollout's URL, named."""
+    """One message; ``max_tokens`` is the limit that its call, or the rollout's URL, set."""
 
     def __init__(self, model: str, transcript: Transcript, max_tokens: int) -> None:
         self._model = model
@@ -77,8 +77,8 @@ class AnthropicAnswer:
 
     def end(self, event: bytes) -> bytes:
         if self._transcript.error is not None:
-            return b""  # it was the end
-        # Clients read the usage at the beginning, or here alone.
+            return b""  # the error ended the stream
+        # Some clients read the usage at the beginning, others only here.
         stopped = _event("message_delta", delta=self._stop(), usage=self._usage())
         return b"".join([*self._close(), stopped, _event("message_stop")])
 
@@ -129,7 +129,7 @@ class AnthropicAnswer:
         if self._stop_sequence is not None and reason == "end_turn":
             reason = "stop_sequence"
         if reason == "max_tokens" and self._transcript.output_tokens < self._max_tokens:
-            reason = "model_context_window_exceeded"  # the bound was above what the context had room for
+            reason = "model_context_window_exceeded"  # the context had room for fewer tokens than the limit
         return {"stop_reason": reason, "stop_sequence": self._stop_sequence}
 
     def _message(self) -> dict[str, Any]:

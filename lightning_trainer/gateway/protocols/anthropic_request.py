@@ -28,7 +28,7 @@ _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 _NOT_FOR_THE_MODEL = "x-anthropic-billing-header"
 """The first words of the system block that Claude Code sends for Anthropic's servers, not for the model."""
 _SAYS_IT_FAILED = ("error", "<tool_use_error>")
-"""How results begin that tell the model themselves that the tool failed; the latter is Claude Code's."""
+"""How results begin that already tell the model that the tool failed; the second is Claude Code's."""
 _EDITED_FROM_TOKENS = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
 """Context edits triggered by a number of prompt tokens, with Anthropic's default number."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -69,17 +69,17 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     # `output_format` is the earlier name of the format in `output_config`.
     chat |= _output({"format": body.get("output_format"), **(body.get("output_config") or {})})
     if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") == "disabled":
-        # Whatever the effort. `budget_tokens` is left out: for Anthropic it is a target, and a thought that the engine
-        # cuts off is not what the policy sampled.
+        # This replaces the effort. `budget_tokens` is left out: for Anthropic it is a target, and a thought that the
+        # engine cuts off is not what the policy sampled.
         chat["reasoning_effort"] = "none"
     return chat
 
 
 def edited_from(body: Mapping[str, Any]) -> int | None:
-    """Return the number of prompt tokens above which the caller wants the context edited; None if never.
+    """Return the number of prompt tokens from which on the caller wants the context edited; None if never.
 
     Raises:
-        RefusalError: it asks for an edit that would change this context, or one unknown here (400).
+        RefusalError: the body asks for an edit that would change this context, or for one unknown here (400).
     """
     asked = body.get("context_management") or {}
     edits, messages = asked.get("edits") or (), body.get("messages")
@@ -224,7 +224,7 @@ def _user_turn(role: str, blocks: list[Any]) -> list[dict[str, Any]]:
 
 
 def _failed(result: Any) -> Any:
-    """Return a tool's result that says it failed, which chat completions have no field for."""
+    """Return a tool's result that says in words that the tool failed: chat completions have no field for that."""
     if isinstance(result, list):
         first, rest = (result[0]["text"], result[1:]) if result[0]["type"] == "text" else ("", result)
         return [{"type": "text", "text": _failed(first)}, *rest]

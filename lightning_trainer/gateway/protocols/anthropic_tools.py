@@ -24,7 +24,7 @@ def _commands(*names: str) -> dict[str, Any]:
 
 
 def _editor(inserted: str, *more_commands: str) -> tuple[str, dict[str, Any]]:
-    """Return a text editor tool; ``inserted`` is the field that holds the text to insert in its version."""
+    """Return a text editor tool; ``inserted`` is the field with the text to insert, which depends on its version."""
     schema = _schema(
         ["command", "path"],
         command=_commands("view", "create", "str_replace", "insert", *more_commands),

@@ -1,8 +1,8 @@
-"""Chat completions requests: what the engine would leave out without a word is refused with one.
+"""Chat completions requests: refuses, by name, what the engine would silently leave out.
 
 The engine takes any field and ignores those that it does not know. Most of them are hints (``prediction``,
 ``verbosity``) or about the caller's account (``store``, ``metadata``), and an answer without them is still the answer
-that was asked for. Those here change what the model sees, or what is in its answer.
+that was asked for. The fields refused here change what the model sees, or what is in its answer.
 Source: OpenAI API reference, chat completions, 2026; vLLM's ``ChatCompletionRequest``.
 """
 
@@ -46,7 +46,7 @@ def refuse_unseen_fields(body: Mapping[str, Any]) -> None:
 
 
 def with_system(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with developer messages as system messages: templates know these, and may leave out others."""
+    """Return the body with developer messages as system messages: some templates leave developer messages out."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not any(map(_is_developers, messages)):
         return body

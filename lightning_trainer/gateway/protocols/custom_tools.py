@@ -1,8 +1,9 @@
-"""Free-form (custom) tools of Responses as functions of one text, since a model is trained to call functions.
+"""Free-form (custom) tools of Responses as functions of one text, because models are trained to call functions.
 
-The model writes ``{"input": TEXT}``, and the caller gets the text. Another JSON object is passed on as it was written,
-and its call's id is marked, so that the next prompt has it as it was sampled. Arguments that are not a JSON object are
-passed on as they were written, too, and come back as the function's ``input``: the engine takes objects alone.
+The model writes ``{"input": TEXT}``, and the caller gets the text. If the model writes another JSON object, the caller
+gets the object as it was written, and the call's id is marked, so that the next prompt has the object as it was
+sampled. Arguments that are not a JSON object are also passed on as they were written, but come back as the function's
+``input``: the engine takes only objects.
 Source: OpenAI API reference, custom tools, 2026.
 """
 
@@ -17,7 +18,7 @@ from lightning_trainer.gateway.errors import RefusalError
 CALL, OUTPUT = "custom_tool_call", "custom_tool_call_output"
 _INPUT = "input"
 _AS_WRITTEN = "-as-written"
-"""Ends the id of a call whose input is all of its arguments."""
+"""Ends the id of a call whose caller got all of its arguments as the input."""
 
 
 def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:

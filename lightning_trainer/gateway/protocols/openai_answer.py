@@ -1,10 +1,10 @@
 """Chat completions and completions: the engine's answer, without what the caller did not ask for.
 
-vLLM always writes the fields of token ids and log-probabilities, and leaves them null unless asked for, so they become
-null again, and stay absent where they were absent. In a stream it sends chunks with an empty delta only to carry ids or
-log-probabilities; those are left out. Usage is never asked for on the caller's behalf (the exact ids give the counts),
-so there is none to hide. In one that the caller asked for, the number of reasoning tokens is ours: with some parsers,
-the engine's is 0.
+vLLM always writes the fields of token ids and log-probabilities, and leaves them null unless asked for. So they become
+null again if the caller did not ask for them; absent fields stay absent. In a stream vLLM sends chunks with an empty
+delta only to carry ids or log-probabilities; those are left out. Usage is never asked for on the caller's behalf (the
+exact ids give the counts), so there is none to hide. If the caller asked for it, the number of reasoning tokens in it
+is ours: with some parsers, the engine's is 0.
 """
 
 import json

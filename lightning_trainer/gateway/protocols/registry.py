@@ -56,7 +56,7 @@ class Api:
     count_path: str | None = None
     """Where the tokens of a call's prompt are counted, below ``/v1``; None: nowhere."""
     counted: Callable[[int], Mapping[str, Any]] = lambda tokens: {"input_tokens": tokens}
-    """Makes the body that says how many there are."""
+    """Makes the answer's body from the number of tokens."""
 
 
 def _openai_answer(_: dict[str, Any], request: EngineRequest, transcript: Transcript, served_name: str) -> Answer:
@@ -64,7 +64,7 @@ def _openai_answer(_: dict[str, Any], request: EngineRequest, transcript: Transc
 
 
 def _anthropic_answer(_: dict[str, Any], request: EngineRequest, transcript: Transcript, __: str) -> Answer:
-    # The latter is of a rollout's URL, and then the only one.
+    # `max_tokens` is set by a rollout's URL, which removes `max_completion_tokens`.
     bound = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
     return AnthropicAnswer(request.model, transcript, bound if isinstance(bound, int) else 0)
 

@@ -94,7 +94,7 @@ class ResponsesAnswer:
 
     def end(self, event: bytes) -> bytes:
         if self._transcript.error is not None:
-            return b""  # it was the end
+            return b""  # the error ended the stream
         out = list(self._close())
         status = self._final_status()
         return b"".join([*out, self._event(f"response.{status}", response=self._response(status))])
@@ -105,7 +105,7 @@ class ResponsesAnswer:
     def _error(self, error: Any) -> bytes:
         said = error if isinstance(error, dict) else {"message": str(error)}
         code = said.get("code")
-        if not isinstance(code, str):  # the engine's are numbers of HTTP, and this API's are words
+        if not isinstance(code, str):  # the engine's codes are HTTP status numbers, and this API's are words
             code = said.get("type")
         # OpenAI's clients raise on an event with "error"; the fields next to it are those of their error event.
         return self._event("error", code=code, message=said.get("message"), param=said.get("param"), error=said)
@@ -138,7 +138,7 @@ class ResponsesAnswer:
         item = {"id": item_id, "type": kind, "status": "in_progress", **body}
         self._open = _Item(index, item, tool_index)
         self._output.append(item)
-        if kind != custom_tools.CALL:  # of that the id is known at its end
+        if kind != custom_tools.CALL:  # a custom call's id is known only at its end
             yield self._event("response.output_item.added", output_index=index, item=item)
         if kind in _PART_OF:
             yield self._event("response.content_part.added", **self._place(), part=_part(kind, ""))

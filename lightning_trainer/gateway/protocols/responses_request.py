@@ -34,7 +34,7 @@ _UNUSED = (
     *("safety_identifier", "service_tier", "store", "stream_options", "truncation"),
 )
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
-"""What a caller includes that sends the reasoning back itself."""
+"""The value of ``include`` with which a caller asks for reasoning that it can send back."""
 _OURS = "lightning."
 _CALLS = ("function_call", custom_tools.CALL)
 _TRANSLATED = ("input", "instructions", "max_output_tokens", "reasoning", "text", "tools")
@@ -72,7 +72,7 @@ def packed_reasoning(text: str) -> str:
 
 
 def _unpacked(given: Any) -> str | None:
-    """Return the reasoning that was packed here; None for what another provider encrypted, which no one can read."""
+    """Return the reasoning that was packed here; None if another provider encrypted it, which cannot be read."""
     if not isinstance(given, str) or not given.startswith(_OURS):
         return None
     try:

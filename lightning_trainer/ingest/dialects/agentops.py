@@ -3,8 +3,8 @@
 Read from ``agentops`` 0.4.21 (MIT) with the attributes that Agent Lightning 0.1 to 0.3 (MIT) adds:
 ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content`` of the first choice (``tokens.py``), rewards as
 spans ``agentlightning.annotation`` (0.3), ``agentlightning.reward`` (0.2) or an operation that returns
-``{"type": "reward", "value": ...}`` (0.1). Its rollout and attempt are attributes of the resource, since its exporter
-sends one attempt at a time.
+``{"type": "reward", "value": ...}`` (0.1). Agent Lightning's rollout and attempt are attributes of the resource,
+because its exporter sends one attempt at a time.
 """
 
 import math
@@ -54,7 +54,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def failed(span: Span) -> bool:
-    """Whether a call of either marking ended in an error without a response."""
+    """Whether a call, marked in either way, ended in an error without a response."""
     return _is_call(span) and not openllmetry.is_answered(span) and span.status is SpanStatus.ERROR
 
 

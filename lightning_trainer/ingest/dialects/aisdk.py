@@ -1,9 +1,9 @@
 """Vercel's AI SDK: ``ai.operationId`` and ``ai.*`` attributes, as its own telemetry writes them (``ai`` 4 to 6).
 
-Read from ``ai`` 5.0 (Apache-2.0) and its ``@ai-sdk/otel``'s ``LegacyOpenTelemetry``. A span ``ai.generateText`` is
-around the spans ``ai.generateText.doGenerate``, each of which is one request to a model. Since 7 it writes the GenAI
-conventions unless the legacy form is asked for. Traceloop's Node SDK moves the words to OpenLLMetry's attributes, and
-loses some (``ai-sdk-transformations.ts`` of ``traceloop/openllmetry-js``, Apache-2.0).
+Read from ``ai`` 5.0 (Apache-2.0) and its ``@ai-sdk/otel``'s ``LegacyOpenTelemetry``. A span ``ai.generateText``
+encloses spans ``ai.generateText.doGenerate``, each of which is one request to a model. Since version 7 the SDK writes
+the GenAI conventions unless the legacy form is asked for. Traceloop's Node SDK moves the texts to OpenLLMetry's
+attributes, and loses some (``ai-sdk-transformations.ts`` of ``traceloop/openllmetry-js``, Apache-2.0).
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def usage(span: Span) -> Usage:
-    """Prefer the GenAI conventions' counts, then ``ai.usage.*`` by its names of version 5 and of version 4."""
+    """Prefer the GenAI conventions' counts, then ``ai.usage.*`` under its names in version 5 and in version 4."""
     return Usage(
         model=text(span, "ai.response.model", "ai.model.id"),
         input_tokens=count(span, semconv.INPUT_TOKENS, "ai.usage.inputTokens", "ai.usage.promptTokens"),
@@ -69,8 +69,8 @@ def _is_answered(span: Span) -> bool:
 
 
 def conversation(span: Span) -> Conversation:
-    """Read the JSON of ``ai.prompt.messages`` and ``ai.prompt.tools``, and the answer from ``ai.response.*``; whatever
-    is missing there, from where Traceloop moves it."""
+    """Read the JSON of ``ai.prompt.messages`` and ``ai.prompt.tools``, and the answer from ``ai.response.*``; read
+    whatever is missing there from the attributes that Traceloop moves it to."""
     moved = openllmetry.conversation(span)
     return Conversation(
         input_messages=tuple(_message(item) for item in objects(json_of(span.attributes.get("ai.prompt.messages"))))
@@ -81,9 +81,9 @@ def conversation(span: Span) -> Conversation:
 
 
 def _moved_prompt(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return the messages, with their calls and results of tools; empty if one that has a result has lost its call.
+    """Return the messages, with their tool calls and results; empty if a result has lost its call.
 
-    A message without text is moved as the JSON of its parts, one with text without any other part.
+    Traceloop moves a message without text as the JSON of its parts, and a message with text without its other parts.
     """
     read = tuple({**message, "parts": _moved_parts(message)} for message in messages)
     called, answered = (

@@ -1,6 +1,6 @@
 """The common vocabulary of all dialects for a model call, regardless of what recorded it.
 
-A :class:`ModelCall` is cheap to read and is read from every span. A :class:`Conversation` is the messages, which are
+A :class:`ModelCall` is cheap to read and is read from every span. A :class:`Conversation` holds the messages, which are
 costly to read (JSON inside attributes), and is requested only if the text matters. Messages are in the GenAI
 conventions' form: a role and a list of parts (``text``, ``reasoning``, ``tool_call``, ``tool_call_response`` ...).
 """
@@ -24,14 +24,14 @@ class ModelCall(NamedTuple):
     dialect: str
     response_id: str | None
     finish_reasons: tuple[str | None, ...]
-    """One per choice; None where the span does not say."""
+    """One per choice; None if the span does not say."""
     complete: bool | None
     """False if the span shows that the answer was cut off; None if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The server's model name and token counts; None where the span does not say."""
+    """The server's model name and token counts; each is None if the span does not say."""
 
     model: str | None
     """The model that answered, else the requested one."""
@@ -71,7 +71,7 @@ _TEXT_OR_NONE = (str, type(None))
 _BESIDE_PARTS = frozenset({"tool_calls", "tool_call_id"})
 """Fields of chat completions' messages that LiteLLM writes next to the parts."""
 _CACHE_MARK = "cachePoint"
-"""Where Bedrock is to cache the prompt up to, which says nothing to the model. Strands writes it among the parts."""
+"""Marks how far Bedrock shall cache the prompt, and says nothing to the model. Strands writes it among the parts."""
 
 
 def _is_message(message: Message) -> bool:
@@ -122,7 +122,7 @@ def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_message(message: Message) -> Message:
-    """Drop fields that have the wrong type, and marks of a cache; what LiteLLM has besides the parts becomes parts."""
+    """Drop fields that have the wrong type, and cache marks; turn what LiteLLM writes next to the parts into parts."""
     role, given = message.get("role"), message.get("parts")
     parts: list[Mapping[str, Any]] = []
     if isinstance(given, list):
@@ -160,16 +160,16 @@ class Dialect:
     recognizes: Callable[[Span], bool]
     """Whether the span is written in this dialect; the registry asks in order, and the first to say yes reads it."""
     model_call: Callable[[Span], ModelCall | None]
-    """None if the span is not a model call, or is one without an answer."""
+    """The model call that the span records; None if it is not a model call, or is one without an answer."""
     usage: Callable[[Span], Usage]
     """The model's name and token counts of a model call."""
     failed: Callable[[Span], bool]
     """Whether the span is a model call without any answer: nothing was sampled."""
     conversation: Callable[[Span], Conversation]
-    """The messages of a model call and the tools it was offered; empty where the content was not captured."""
+    """The messages of a model call and the tools it was offered; empty if the content was not captured."""
     naming: Callable[[Span], Naming | None]
     """The agent that the span itself names as active, for it and the spans below it; None if it names none."""
     tool: Callable[[Span], str | None]
     """Name of the tool whose execution the span is; None if it is not a tool's execution."""
     request: Callable[[Span], Mapping[str, AttributeValue]] = attrgetter("attributes")
-    """How a model call's answer was asked to be sampled, by the conventions' names (``gen_ai.request.*``)."""
+    """The sampling parameters that a model call requested, by the conventions' names (``gen_ai.request.*``)."""

@@ -123,8 +123,8 @@ _SCHEMAS = ("input_schema", "parametersJsonSchema", "inputSchema")
 
 
 def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return tool definitions, each with name and ``parameters`` at the top; a request has them inside of ``function``
-    or ``custom``, or calls the latter something else."""
+    """Return tool definitions, each with name and ``parameters`` at the top; a request may have them inside
+    ``function`` or ``custom``, or call ``parameters`` something else."""
     return tuple(_definition(tool) for tool in objects(defined))
 
 
@@ -138,7 +138,7 @@ def _definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def request(span: Span) -> Mapping[str, AttributeValue]:
-    """Take ``gen_ai.request.*``, of Logfire's spans also what is in the request's body alone."""
+    """Take ``gen_ai.request.*``; from Logfire's spans, also what only the request's body has."""
     if _LOGFIRE_KIND not in span.attributes:
         return span.attributes
     body = json_of(span.attributes.get("request_data"))
@@ -146,7 +146,7 @@ def request(span: Span) -> Mapping[str, AttributeValue]:
 
 
 def naming(span: Span) -> Naming | None:
-    """Take ``gen_ai.agent.name``, with our client's account of its source if there is one."""
+    """Take ``gen_ai.agent.name``, with the source that our client recorded for it, if any."""
     agent = text(span, semconv.AGENT_NAME)
     return None if agent is None else Naming(agent, text(span, semconv.AGENT_SOURCE) or NAME)
 
@@ -165,7 +165,7 @@ class StreamPart(NamedTuple):
     """
 
     place: str
-    """Equal for two parts that may be of one call."""
+    """A text that is equal for two parts that may be of one call."""
     at_ns: int
     """When the stream began, according to this part."""
     is_log: bool
@@ -174,7 +174,7 @@ class StreamPart(NamedTuple):
 
 
 def stream_part(span: Span) -> StreamPart | None:
-    """Return a span as a part of a stream that Logfire recorded; None if it is not one."""
+    """Return a span as a part of a streamed call that Logfire recorded; None if it is not one."""
     kind = span.attributes.get(_LOGFIRE_KIND)
     if kind is None or not is_call(span) or (kind == "span" and is_answered(span)):
         return None

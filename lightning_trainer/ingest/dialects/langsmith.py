@@ -1,10 +1,10 @@
 """LangSmith's OpenTelemetry export: ``langsmith.span.kind``, with inputs and outputs as JSON in two attributes.
 
 Read from ``langsmith`` 0.14.17 (MIT) with ``LANGSMITH_OTEL_ENABLED``. Names and counts are the GenAI conventions'; the
-words are in ``gen_ai.prompt`` and ``gen_ai.completion``: request and response of chat completions and of the Responses
+texts are in ``gen_ai.prompt`` and ``gen_ai.completion``: request and response of chat completions and of the Responses
 API (``wrap_openai``), those of Anthropic's Messages API as ``wrap_anthropic`` rewrites them (``system`` as the first
 message, an answer's tool calls as OpenAI has them), or LangChain's serialized messages, with the response's id and
-finish reasons. Other wrappers' calls have no words here.
+finish reasons. The texts of other wrappers' calls are not read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _KIND = "langsmith.span.kind"
 _METADATA = "langsmith.metadata."
 _ROLES = {"human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
 _CALLS_IN_CONTENT = frozenset({"tool_use", "function_call", "tool_call"})
-"""LangChain has the calls of an answer also as ``tool_calls``, whichever provider's blocks are its content."""
+"""Blocks that are skipped: LangChain also has an answer's calls as ``tool_calls``, whatever provider it came from."""
 
 
 def recognizes(span: Span) -> bool:
@@ -38,7 +38,7 @@ def recognizes(span: Span) -> bool:
 
 
 def model_call(span: Span) -> ModelCall | None:
-    """Read an ``llm`` run; where the conventions' attributes lack id and finish reasons, from LangChain's result."""
+    """Read an ``llm`` run; take id and finish reasons from the result if the conventions' attributes lack them."""
     if span.attributes.get(_KIND) != "llm":
         return None
     outputs = _json(span, OUTPUTS)
@@ -100,7 +100,7 @@ def _prompt(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Mess
         return ()
     listed = inputs.get("messages")
     if isinstance(listed, list) and listed and isinstance(listed[0], list):
-        listed = listed[0]  # LangChain's batch, in which each run is one of its own
+        listed = listed[0]  # LangChain's batch: each run is a batch of its own
     return tuple(map(_message, objects(listed)))
 
 

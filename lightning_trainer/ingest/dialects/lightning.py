@@ -50,7 +50,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def failed(span: Span) -> bool:
-    """As in the GenAI conventions, but token ids alone already show that a model answered."""
+    """Whether a model call ended in an error without a response; unlike in ``genai``, token ids alone prove one."""
     return model_call(span) is None and genai.failed(span)
 
 

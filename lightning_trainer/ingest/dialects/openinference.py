@@ -35,7 +35,7 @@ KIND = "openinference.span.kind"
 _OUTPUT = "llm.output_messages"
 _KIND_OF_PART = "message_content.type"
 _TEXT_KINDS = (None, "text", "input_text", "output_text", "reasoning")
-"""Of a part of another kind (a document, a provider's search) the text is its record as JSON, or a summary."""
+"""Kinds whose text was said; the text of any other (a document, a provider's search) is its JSON, or a summary."""
 
 
 def recognizes(span: Span) -> bool:
@@ -68,7 +68,7 @@ def usage(span: Span) -> Usage:
 
 
 def request(span: Span) -> Mapping[str, AttributeValue]:
-    """Read the request's body in ``llm.invocation_parameters``, of which the prompt was taken out."""
+    """Read the request's body, which lacks the prompt, in ``llm.invocation_parameters``."""
     body = json_of(span.attributes.get("llm.invocation_parameters"))
     return {**sampling(body), **span.attributes} if isinstance(body, dict) else span.attributes
 
@@ -84,7 +84,7 @@ def _is_answered(span: Span) -> bool:
 
 def _response(span: Span) -> Mapping[str, Any]:
     if span.attributes.get("output.mime_type") == "text/plain":
-        return {}  # the text of a stream, which may be JSON of the model's own
+        return {}  # the text of a stream, which may be JSON that the model wrote
     response = json_of(span.attributes.get("output.value"))
     return response if isinstance(response, dict) else {}
 
@@ -161,9 +161,9 @@ def conversation(span: Span) -> Conversation:
     before: list[Message] = []
     if is_of_responses_api(response):
         if prompt[:1] == [{}]:
-            del prompt[0]  # its input is numbered from 1, also where there are no instructions before it
+            del prompt[0]  # its input is numbered from 1, even if there are no instructions before it
         asked = json_of(span.attributes.get("llm.invocation_parameters"))
-        if isinstance(asked, dict):  # what stands for messages that only the server has
+        if isinstance(asked, dict):  # it may refer to messages that only the server has
             before = Responses().input_messages({**asked, "instructions": None, "input": None})
     return Conversation(
         input_messages=(*before, *map(_message, prompt)),

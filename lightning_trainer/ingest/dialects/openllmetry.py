@@ -1,9 +1,9 @@
 """OpenLLMetry (Traceloop): the GenAI conventions since 0.50, numbered ``gen_ai.prompt`` attributes before.
 
 Read from ``opentelemetry-instrumentation-openai`` and ``-langchain`` 0.62.4 and 0.47.5 (Apache-2.0), and from LiteLLM's
-``integrations/opentelemetry.py`` (MIT), which took over its names. Its packages share
-their scope names' prefix with the official ones, so it is known by attributes that only it writes, and by those scopes
-whose spans have none of them.
+``integrations/opentelemetry.py`` (MIT), which took over its names. The scope names of its packages begin like those of
+the official ones, so it is recognized by attributes that only it writes, and by those scopes whose spans have none of
+them.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ from lightning_trainer.types import AttributeValue, Span, SpanStatus
 NAME = "openllmetry"
 _SIGNS = ("llm.request.type", "gen_ai.is_streaming", "gen_ai.openai.api_base")
 _CALL_TYPES = ("chat", "completion", "acompletion")
-"""The last is LiteLLM's, all of whose proxy's calls are of it; its ``gen_ai.operation.name`` is then the same."""
+"""The last is LiteLLM's: all calls of its proxy are of this type, and their ``gen_ai.operation.name`` is the same."""
 _SIGN_IN_ITS_SCOPES = "gen_ai.usage.total_tokens"
-"""Strands writes it too."""
+"""A sign only in these scopes, because Strands writes it too."""
 _ITS_SCOPES = "opentelemetry.instrumentation."
 _SCOPES = frozenset({"opentelemetry.instrumentation.openai.v1", "opentelemetry.instrumentation.langchain"})
 _KIND = "traceloop.span.kind"
@@ -73,7 +73,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def usage(span: Span) -> Usage:
-    """Read the GenAI conventions' counts, or those of before 0.50 (``prompt_tokens``, ``completion_tokens``)."""
+    """Read the GenAI conventions' counts, or those from before 0.50 (``prompt_tokens``, ``completion_tokens``)."""
     return Usage(
         model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
         input_tokens=count(span, semconv.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
@@ -82,7 +82,7 @@ def usage(span: Span) -> Usage:
 
 
 def request(span: Span) -> Mapping[str, AttributeValue]:
-    """Take the penalties also from ``llm.*_penalty``, their names of before 0.50."""
+    """Take the penalties also from ``llm.*_penalty``, their names before 0.50."""
     older = {_PENALTIES[name]: span.attributes[name] for name in _PENALTIES.keys() & span.attributes.keys()}
     return {**older, **span.attributes} if older else span.attributes
 
@@ -103,7 +103,7 @@ def is_answered(span: Span) -> bool:
 
 
 def finish_reasons(span: Span) -> tuple[str | None, ...]:
-    """Return one finish reason per choice, None where it is missing; empty if the span does not list its choices."""
+    """Return one finish reason per choice, None if it is missing; empty if the span does not list its choices."""
     reasons = texts(span, semconv.FINISH_REASONS)
     if not reasons:
         # If text is captured, the finish reasons are next to it; those of an abandoned stream are empty.
@@ -117,7 +117,7 @@ def finish_reasons(span: Span) -> tuple[str | None, ...]:
 def is_complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
     """Whether the answer ended: None if the span does not say.
 
-    Choices that are listed without any finish reason or token count are of a stream that was given up.
+    Choices that are listed without any finish reason or token count belong to a stream that was abandoned.
     """
     if span.status is SpanStatus.ERROR:
         return False
@@ -185,7 +185,7 @@ def naming(span: Span) -> Naming | None:
 
 
 def tool(span: Span) -> str | None:
-    """As in the GenAI conventions, or take ``traceloop.entity.name`` of a span whose kind is tool."""
+    """Take the name as in the GenAI conventions, or ``traceloop.entity.name`` of a span whose kind is tool."""
     return genai.tool(span) or (text(span, _ENTITY) if span.attributes.get(_KIND) == "tool" else None)
 
 

@@ -12,7 +12,7 @@ DIALECTS: tuple[Dialect, ...] = (
     agentops.DIALECT,  # before ours, which claims every other span with token ids
     lightning.DIALECT,
     langsmith.DIALECT,
-    aisdk.DIALECT,  # before those that its spans get further attributes of, on their way through Arize or Traceloop
+    aisdk.DIALECT,  # before the dialects whose attributes Arize or Traceloop add to its spans on their way
     openinference.DIALECT,
     openllmetry.DIALECT,
     genai.DIALECT,
@@ -49,7 +49,7 @@ def dialect_of(span: Span) -> Dialect:
 def with_response_id(span: Span) -> Span:
     """Return a span as the store can find it: with its response's id under the conventions' name.
 
-    OpenInference, LangSmith and the AI SDK write it elsewhere, the former two inside of the response's JSON.
+    OpenInference, LangSmith and the AI SDK write the id elsewhere, the former two inside the response's JSON.
     """
     if semconv.RESPONSE_ID in span.attributes or (dialect := dialect_of(span)) not in _ID_ELSEWHERE:
         return span

@@ -1,4 +1,4 @@
-"""Messages in the events of a span, where its attributes have none.
+"""Messages in the events of a span, for spans whose attributes have none.
 
 Three forms: ``gen_ai.client.inference.operation.details`` (since 1.37) has the attributes that a span would have;
 ``gen_ai.user.message`` and its like, with ``gen_ai.choice``, are one message each (1.28 to 1.36), whose fields are the
@@ -78,7 +78,7 @@ def _answer(body: Mapping[str, Any]) -> Message:
     said = body.get("message")
     parsed = json_of(said) if isinstance(said, str) else said
     if not (isinstance(parsed, Mapping) and parsed.keys() & {"content", "tool_calls", "role"}):
-        # The content alone; an answer that is JSON of the model's own is its text.
+        # Only the content is given; if it is JSON that the model wrote, it is the answer's text.
         parsed = body if said is None else {"content": said}
     reason = body.get("finish_reason")
     return {**_message("assistant", parsed), "finish_reason": reason if isinstance(reason, str) and reason else None}
@@ -91,7 +91,7 @@ def _message(role: str, body: Mapping[str, Any]) -> Message:
     if blocks and all("type" not in block and any(kind in block for kind in _BLOCKS) for block in blocks):
         parts = [_block(block) for block in blocks]
         only_results = all(part["type"] == "tool_call_response" for part in parts)
-        # Strands names a user's message by the results of tools in it, also if there is more.
+        # Strands names a user's message after the results of tools in it, even if there is more in it.
         return {"role": "user" if role == "tool" and not only_results else role, "parts": parts}
     given = {
         "role": body.get("role") if isinstance(body.get("role"), str) else role,
@@ -125,7 +125,7 @@ def _block(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_result(content: Any) -> Any:
-    """Return a tool's result in blocks as its text or its data; as it is if it is anything else."""
+    """Return the text or the data of a tool's result that consists of blocks; anything else is returned unchanged."""
     blocks = objects(content)
     if not blocks or len(blocks) != len(content):
         return content

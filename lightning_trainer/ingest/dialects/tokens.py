@@ -53,7 +53,7 @@ def carries_tokens(span: Span) -> bool:
 
 
 def carries_foreign_tokens(span: Span) -> bool:
-    """Whether it has token ids under Agent Lightning's names."""
+    """Whether the span has token ids under Agent Lightning's names."""
     return _FOREIGN_PROMPT in span.attributes and _FOREIGN_RESPONSE in span.attributes
 
 
@@ -62,7 +62,7 @@ def _carries_own_tokens(span: Span) -> bool:
 
 
 def token_bytes(span: Span) -> tuple[bytes, ...] | None:
-    """Return packed ids of the prompt, then of each choice, empty where missing; None if the span has only text."""
+    """Return packed ids of the prompt, then of each choice, empty if missing; None if the span has only text."""
     if span.scope != semconv.GATEWAY_SCOPE and not carries_tokens(span):
         return None
     attributes = span.attributes
@@ -137,7 +137,7 @@ def _ids_of_text(text: str) -> TokenIds:
 def _numbers(
     span: Span, name: str, read: Callable[[bytes], T], read_text: Callable[[str], T], problems: list[str]
 ) -> T | None:
-    """Return packed numbers, or the JSON text in which the client found them; None if missing."""
+    """Read an attribute of packed numbers, or of the JSON text in which the client found them; None if missing."""
     value = span.attributes.get(name)
     if value is None:
         return None

@@ -14,7 +14,7 @@ from lightning_trainer.otlp.json_spans import parse_json
 from lightning_trainer.types import AttributeValue, Span
 
 _LONGEST_COUNT = 19
-"""Digits from which on a number may be beyond 64 bits."""
+"""A number of this many digits may not fit 64 bits."""
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(E-?[0-9]{1,3})?", re.ASCII)
 """As Java and JavaScript write one."""
 
@@ -88,7 +88,7 @@ def objects(value: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def arguments(value: Any) -> Any:
-    """Return a tool call's arguments as an object; text that is not a JSON object stays text."""
+    """Return a tool call's arguments as parsed JSON; text that is not a JSON object or array stays text."""
     parsed = json_of(value)
     return parsed if isinstance(parsed, dict | list) else value
 
@@ -106,8 +106,8 @@ def tool_message(call_id: Any, content: Any) -> Mapping[str, Any]:
 def numbered(span: Span, prefix: str) -> Iterator[dict[str, AttributeValue]]:
     """Yield the attributes of ``prefix.0.``, ``prefix.1.`` ... without that prefix, in order.
 
-    A number that is missing before the last one gives an empty item: tracers count what they leave out, and no reader
-    may take the rest for the whole.
+    A number that is missing before the last one gives an empty item: tracers also number the items that they leave out,
+    and no reader may take the rest for the whole.
     """
     yield from unflattened(span.attributes, prefix)
 
@@ -121,6 +121,6 @@ def unflattened(attributes: Mapping[str, AttributeValue], prefix: str) -> Iterat
             number, dot, rest = name[len(head) :].partition(".")
             if dot and number.isascii() and number.isdigit() and len(number) < 6:
                 items.setdefault(int(number), {})[rest] = value
-    # Numbers far beyond the others fill no memory: what is cut off then has a gap before it.
+    # A number far beyond the others must not fill the memory; whatever this cuts off has a gap before it.
     for number in range(min(max(items, default=-1) + 1, 2 * len(items))):
         yield items.get(number, {})

@@ -1,5 +1,5 @@
-"""Request bodies with limits: neither a large body nor a decompression bomb may exhaust memory; and small JSON bodies,
-often written by hand, refused with one sentence.
+"""Request bodies with limits, so that neither a large body nor a decompression bomb can exhaust memory; and small JSON
+bodies, often written by hand, which are refused with one sentence if they are wrong.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ async def read_body(
 
     Raises:
         BodyTooLargeError: it has more than ``limit`` bytes; reading stops there.
-        BodyTooSlowError: it stopped arriving.
+        BodyTooSlowError: it stopped arriving, or arrives too slowly.
     """
     parts: list[bytes] = []
     size = 0
@@ -186,7 +186,7 @@ def checked(read: object, model: type[Body]) -> Body:
 def error_response(
     status: int, sentence: str, *, retry_after_s: int | None = None, details: Mapping[str, Any] | None = None
 ) -> JSONResponse:
-    """Return an error as JSON with one sentence, and what else is to be read of it."""
+    """Return an error as JSON with one sentence, and ``details`` next to it."""
     headers = None if retry_after_s is None else {"retry-after": str(retry_after_s)}
     return JSONResponse({"error": {"message": sentence, **(details or {})}}, status_code=status, headers=headers)
 

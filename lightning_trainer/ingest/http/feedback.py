@@ -1,6 +1,6 @@
 """``POST /lightning/feedback``: feedback from people and systems, over HTTP.
 
-It is answered after the commit; with an ``id`` from the caller, a request is idempotent. Feedback is evaluated in
+A request is answered after the commit; with an ``id`` from the caller, it is idempotent. Feedback is evaluated in
 ``lightning_trainer/samples/feedback/``.
 """
 
@@ -115,7 +115,8 @@ async def take(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig, spa
     """Store feedback; return whether it is new.
 
     Raises:
-        JsonBodyError: more came in this hour than counts (429); never of what only takes back, or is stored already.
+        JsonBodyError: more feedback came in this hour than counts (429); feedback that only takes something back, or is
+            stored already, is never refused.
     """
     key = (span.trace_id, span.span_id)
     free = is_trusted(source, config) or _withdraws(span)
@@ -134,12 +135,12 @@ async def take(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig, spa
 
 
 def _withdraws(span: Span) -> bool:
-    """Whether it only takes feedback back, which counts at once and against no cap, as in the review."""
+    """Whether the span only takes feedback back; such a span counts at once and against no cap, as in the review."""
     return any(one.taken_back and one.correction is None for one in entries_of(span))
 
 
 def _span(body: FeedbackBody) -> Span:
-    """Return the feedback as a span. Raises JsonBodyError: it says nothing, or two things."""
+    """Return the feedback as a span. Raises JsonBodyError: it names no subject, says nothing, or says two things."""
     subject = Subject(body.rollout_id, body.attempt_id, body.response_id, body.trace_id)
     if not subject.named:
         raise JsonBodyError(422, "say what it is about: response_id, trace_id or rollout_id")

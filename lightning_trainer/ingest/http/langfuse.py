@@ -1,9 +1,9 @@
 """Langfuse's score API, for programs that already use it: ``/api/public/scores``, for one score or a list of them, and
 ``/api/public/ingestion``, to which older clients send scores in batches. A score is feedback.
 
-A score with an ``id`` can be changed, by another one with that id, and deleted. A committed span stays as it is, so
-each change is a span of its own, in a trace that follows from the id: of what a source says about an answer, the latest
-counts. Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse; of a list
+A score with an ``id`` can be changed, by another score with that id, and deleted. A committed span stays as it is, so
+each change is a span of its own, in a trace that follows from the id: the latest that a source says about an answer
+counts. Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse; for a list
 CreateScoreBatchResponse, CreateScoreBatchResults), ``DELETE /api/public/scores/{scoreId}``, ``POST
 /api/public/ingestion`` (IngestionEvent, IngestionResponse).
 """
@@ -62,7 +62,7 @@ class _Scores(RootModel[Any]):
 
 
 class _Event(BaseModel):
-    """One of a batch; of its types only ``score-create`` is feedback."""
+    """One event of a batch; only events of the type ``score-create`` are feedback."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -79,7 +79,7 @@ class _Batch(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a score says, as feedback has it."""
+    """What a score says, in the form of feedback."""
 
     source: str
     kind: Literal["person", "system"]
@@ -131,7 +131,7 @@ def langfuse_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
                     errors.append({"id": event.id, "status": error.status, "message": str(error)})
         except JsonBodyError as error:
             return error.response()
-        except StoreError as error:  # the client sends the batch again, and what was stored of it is the same
+        except StoreError as error:  # the client sends the batch again, which changes nothing that is stored already
             return error_response(503, str(error), retry_after_s=1)
         return JSONResponse({"successes": successes, "errors": errors}, 207)
 
@@ -150,7 +150,7 @@ def langfuse_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
         return Response(status_code=204)
 
     async def _refusal(given: object, event_id: str | None = None) -> JsonBodyError | None:
-        """Keep a score of several, and return why it is refused."""
+        """Keep one of several scores; return why it is refused, None if it is kept."""
         try:
             body = checked(given, LangfuseScore)
             await _kept(body if body.id is not None else body.model_copy(update={"id": event_id}))
@@ -189,7 +189,7 @@ def _trace_of(score_id: str) -> str:
 
 
 async def _read(store: FeedbackStore, body: LangfuseScore) -> tuple[Subject, _Said]:
-    """Return what a score is about and says. Raises JsonBodyError: feedback has no equivalent of one of them."""
+    """Return a score's subject, and what it says. Raises JsonBodyError: feedback has no equivalent of one of them."""
     told = body.metadata if isinstance(body.metadata, Mapping) else {}
     named = {key: _named(told, key) for key in ("rollout_id", "attempt_id", "response_id")}
     if body.traceId is None and not any(named.values()):
@@ -220,6 +220,6 @@ async def _read(store: FeedbackStore, body: LangfuseScore) -> tuple[Subject, _Sa
 
 
 def _named(told: Mapping[str, Any], key: str) -> str | None:
-    """Return a name in the metadata, which is JSON of the user's: it may be anything, and no Unicode."""
+    """Return a name in the metadata, which is the user's JSON: it may be of any type, or invalid Unicode."""
     name = told.get(key)
     return name[:LONGEST_NAME].encode(errors="replace").decode() or None if isinstance(name, str) else None

@@ -108,7 +108,7 @@ class _Scored:
     about: dict[str, str]
     """Attributes that identify what is scored."""
     step: int | None
-    """The step that has already consumed it."""
+    """The step that has already consumed the scored attempt; None if none has."""
 
 
 async def _score_rollout(store: KnownRollouts, rollout_id: str, body: RewardBody) -> _Scored:

@@ -42,7 +42,7 @@ class AgentCreditJudge:
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
         (one,) = attempts
         shared_by = self._shared_by(one)
-        # How each answer begins is the agent's words, which outside of the marks would be instructions.
+        # The beginnings of answers are the agents' words: outside of the marks, they would be instructions.
         calls = "".join(f"\n- {name}: {said}" for name, (_, said) in shared_by.items() if said)
         shown = rendered([one], self.config.max_chars, closings=[f"\n\n[the calls]{calls}" if calls else ""])
         named = "\n".join(f"- {name}: {about}" for name, (about, _) in shared_by.items())

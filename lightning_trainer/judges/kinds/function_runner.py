@@ -1,7 +1,7 @@
-"""Runs one Python function of the user's: ``python -m ... module:function``, JSON in, JSON on the last line out.
+"""Runs one of the user's Python functions: ``python -m ... module:function``, JSON in, JSON on the last line out.
 
-The function gets the judge's input as a dict, or, if it is a reward function of verl's, TRL's or OpenAI's form, what
-the names of its parameters say. It returns a number, ``{"score": ..., "reason": ...}``, None, or for several attempts,
+The function gets the judge's input as a dict, or, if it is a reward function of verl's, TRL's or OpenAI's form, the
+values that its parameters name. It returns a number, ``{"score": ..., "reason": ...}``, None, or for several attempts,
 agents, or calls ``{"scores": ...}``. Anything it prints goes to standard error.
 """
 
@@ -30,8 +30,8 @@ def main(named: str) -> None:
 
 
 def _scored(function: Callable[..., Any], attempt: dict[str, Any]) -> dict[str, Any]:
-    """Return what a reward function says of an attempt's last answer; what it was asked is the input's prompt, or else
-    that of the first call."""
+    """Return what a reward function says about an attempt's last answer; the prompt that it gets is the input's, or
+    else that of the first call."""
     if attempt["answer"] is None:
         return {"score": None, "reason": "no answer was recorded"}
     fields = attempt["input"] if isinstance(attempt["input"], dict) else {}

@@ -1,8 +1,8 @@
 """``pairwise``: attempts in pairs, each pair in both orders, scored by Bradley-Terry.
 
 A judge that prefers the first position gives two different answers for one pair, which counts as a tie. A pair for
-which an answer cannot be used does not count. Where the budget or the endpoint ends a comparison in the middle, there
-are not scores: they would depend on who had met whom by then.
+which an answer cannot be used does not count. If the budget or the endpoint ends a comparison in the middle, there are
+no scores: they would depend on which pairs had been compared by then.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from lightning_trainer.judges.system_prompts import system_prompt
 _TIE = "tie"
 _ALIKE = 0.5
 _MOST_GAPS = 0.1
-"""Share of pairs that may go unasked in groups compared in rounds, as when an endpoint fails for a moment."""
+"""Largest share of pairs that may go unasked in groups compared in rounds, as when an endpoint fails for a moment."""
 
 
 class PairAnswer(Answer):
@@ -62,7 +62,7 @@ class PairwiseJudge:
             found = await asyncio.gather(*(self._compare(attempts, pair, budget, said, failed, gaps) for pair in pairs))
             results |= {pair: won for pair, won in zip(pairs, found, strict=True) if won is not None}
             if number == 0 and not results:
-                break  # no answers: asking on would cost as much and yield as little
+                break  # no answers: further rounds would cost as much and yield as little
         if not results:
             raise JudgeError(failed[0] if failed else "no pair was compared")
         compared = {place for pair in results for place in pair}
@@ -79,8 +79,8 @@ class PairwiseJudge:
         await self._client.close()
 
     def questions(self, attempts: Sequence[JudgedAttempt]) -> list[str]:
-        """Return what the model would be asked, retries aside; of later rounds, whose pairs depend on the answers,
-        as if all were ties."""
+        """Return the questions that the model would be asked, without retries; for later rounds, whose pairs depend on
+        the answers, as if all answers were ties."""
         places = len(attempts)
         results: dict[tournament.Pair, float] = {}
         asked: list[str] = []
@@ -115,7 +115,7 @@ class PairwiseJudge:
         """Return how much the first of a pair won; None if one of the two questions was not answered.
 
         Args:
-            gaps: gets the pair, with the reason, if that is not owed to what the model answered.
+            gaps: gets the pair, with the reason, if an answer is missing and not merely unusable.
         """
         one, other = pair
         if attempts[one].digest == attempts[other].digest:

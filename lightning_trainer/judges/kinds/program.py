@@ -1,4 +1,4 @@
-"""``program``: a command of the user's, or a Python function, in its own process.
+"""``program``: one of the user's commands or Python functions, in its own process.
 
 It gets one JSON object on standard input and prints the score as JSON on the last line of its output: ``0.5``,
 ``{"score": 0.5, "reason": "..."}``, or ``null`` if there is none; for a whole group ``{"scores": {ATTEMPT: 0.5}}``,
@@ -29,15 +29,15 @@ from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.rendering import message_text
 
 _MOST_OUTPUT = 1 << 20
-"""Limit in bytes on its output and on its standard error; more ends it."""
+"""Limit in bytes on the program's output and on its standard error; a program that writes more is killed."""
 _LOOK_S = 0.02
 _LIMITED = 'ulimit -v "$0" 2>/dev/null; exec "$@"'
-"""Not every system can limit memory; where it is not possible, the program runs without a limit."""
+"""Not every system can limit memory; if this one cannot, the program runs without a limit."""
 _RUNNER = "lightning_trainer.judges.kinds.function_runner"
 
 
 class ProgramJudge:
-    """Scores with a program of the user's."""
+    """Scores with one of the user's programs."""
 
     cached = False
     """The program may have changed."""
@@ -70,7 +70,7 @@ class ProgramJudge:
     async def close(self) -> None: ...
 
     async def _run(self, question: str) -> str:
-        """Return the last line of the program's output; no process of it survives."""
+        """Return the last line of the program's output; none of its processes survives."""
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             stdin.write(question.encode())
             stdin.seek(0)
@@ -170,7 +170,7 @@ def _said(line: str) -> Any:
 
 
 def _scores(said: Any, line: str, of_what: str, names_of: str, names: Sequence[str]) -> Mapping[str, Any]:
-    """Return what the program says of each name, in their order."""
+    """Return what the program says about each name, in the order of ``names``."""
     scores = said.get("scores") if isinstance(said, dict) else None
     if not isinstance(scores, dict) or set(scores) != set(names):
         raise JudgeError(

@@ -5,10 +5,10 @@ sampled reasoning, and ``y`` the reference's tokens. Source: Yu et al., "RLPR: E
 without Verifiers" (arXiv 2506.18254), section 3; its filter by a moving floor of the groups' deviation is
 ``algorithm.deviation_floor``.
 
-Prompt and reasoning are the recorded ids, never retokenized text. The reasoning is the policy's last answer up to where
-the pattern says that the final answer begins; without a match, it is the whole answer, followed by the lead-in. Both
-probabilities come from one version: the one that is live at judging time. The reason names that version and the one
-that sampled.
+Prompt and reasoning are the recorded ids, never retokenized text. The reasoning is the policy's last answer up to the
+place at which the final answer begins according to the pattern; without a match, it is the whole answer, followed by
+the lead-in. Both probabilities come from one version: the one that is live at judging time. The reason names that
+version, and the one that sampled if it is another.
 """
 
 import asyncio

@@ -17,12 +17,12 @@ _CLOSE = 1e-10
 
 
 def rounds_of(places: int) -> int:
-    """Return the number of rounds needed for so many attempts: n log n pairs in total."""
+    """Return the number of rounds needed for this many attempts: n log n pairs in total."""
     return math.ceil(math.log2(places)) + 1
 
 
 def all_pairs(places: int) -> list[Pair]:
-    """Return all pairs of so many attempts."""
+    """Return all pairs of this many attempts."""
     return [(one, other) for one in range(places) for other in range(one + 1, places)]
 
 
@@ -73,7 +73,7 @@ def strengths(places: int, results: Mapping[Pair, float]) -> list[float]:
 def scores(places: int, results: Mapping[Pair, float]) -> list[float | None]:
     """Return each attempt's probability of beating one of the others, from 0 to 1.
 
-    None for an attempt that results do not connect with most others: there is nothing to compare it with.
+    None for an attempt outside the largest set that results connect: there is nothing to compare it with.
     """
     strength = strengths(places, results)
     known = _largest_component(places, results)

@@ -1,8 +1,8 @@
-"""What asking a model may cost: calls, tokens, and money, exceeded at most by an endpoint's misreporting.
+"""What asking a model may cost: calls, tokens, and money, which only an endpoint's misreporting can exceed.
 
-A call first reserves the most that it can cost, and is settled at its actual cost; one that what is left does not
-cover waits for those under way. One that the endpoint refuses, or that does not reach it, costs nothing; for one whose
-answer does not come in time the reservation stands, since the endpoint may have charged for it.
+A call first reserves the most that it can cost, and is settled at its actual cost; a call that the rest of the budget
+does not cover waits for the calls under way. A call that the endpoint refuses, or that does not reach it, costs
+nothing; if an answer does not come in time, the reservation stands, because the endpoint may have charged for the call.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from lightning_trainer.errors import JudgeError
 _CHARS_PER_TOKEN = 3
 """Lower than in most texts, so that reservations are large enough."""
 _MORE_BYTES_PER_TOKEN = 2
-"""Of those that UTF-8 needs beyond one a character."""
+"""For the bytes that UTF-8 needs beyond one per character."""
 _MILLION = 1e6
 
 
@@ -30,10 +30,10 @@ class Usage:
 
 @dataclass(slots=True)
 class Charge:
-    """What a call costs, as far as is known."""
+    """What a call costs, as far as it is known."""
 
     usage: Usage | None
-    """What was reserved, until its caller sets what it cost. None: nothing, and it does not count as a call."""
+    """What was reserved, until the caller sets what was used. None: the call cost nothing, and does not count."""
 
 
 class Budget:
@@ -47,8 +47,8 @@ class Budget:
         section: str = "judge",
         instead: str = ", or judge the rest later with `lightning-trainer judge`",
     ) -> None:
-        """``part_of``: a budget that is charged as well; both limits apply. ``section`` has the limits, and ``instead``
-        says what else may be done where one is reached."""
+        """``part_of``: a budget that is charged as well; both limits apply. ``section`` names the section with the
+        limits, and ``instead`` says what else can be done when one is reached."""
         self.limits = limits or BudgetConfig()
         self._whole = part_of
         self._section, self._instead = section, instead
@@ -60,7 +60,7 @@ class Budget:
         self._under_way = 0
         """Number of calls whose cost may turn out to be less than is reserved."""
         self._ended = asyncio.Event()
-        """Set when the next of them ends; then there is another one."""
+        """Set when the next of these calls ends, and then replaced by another event."""
 
     @property
     def money(self) -> float:
@@ -74,9 +74,9 @@ class Budget:
 
     @asynccontextmanager
     async def reserved(self, input_tokens: int, answer_tokens: int) -> AsyncIterator[Charge]:
-        """Charge the most that a call can cost while it is under way, and from its end on what it cost.
+        """Charge the most that a call can cost while it is under way, and its actual cost when it has ended.
 
-        Where too little is left, this waits for calls that are under way, most of which cost less than is reserved.
+        If too little is left, this waits for calls that are under way, most of which cost less than is reserved.
 
         Raises:
             JudgeError: not enough is left, and no call is under way.
@@ -106,7 +106,7 @@ class Budget:
                 budget._ended = asyncio.Event()
 
     def _exceeded(self, most: Usage) -> str | None:
-        """Return why a call that may cost this much would be too much; None if it would not be."""
+        """Return why a call that may cost this much would exceed a limit; None if it would not."""
         tokens = self.input_tokens + self.output_tokens + most.input_tokens + most.output_tokens
         money = self._cost(self.input_tokens + most.input_tokens, self.output_tokens + most.output_tokens)
         for name, needed, limit in (

@@ -1,8 +1,8 @@
 """HTTP client of a model's endpoint, for judges and for improving prompts: from one question to one validated answer.
 
-Time, concurrency, answer size, and retries are limited; an unusable answer is asked for again, with the reason, a
-limited number of times. The key is read at each request and goes only to the configured host: redirects are not
-followed. No message of ours contains it, nor more than the first words of the endpoint's answers.
+Time, concurrency, answer size, and retries are limited; after an unusable answer the model is asked again, with the
+reason, a limited number of times. The key is read at each request and goes only to the configured host: redirects are
+not followed. No message of ours contains the key, or more than the first words of the endpoint's answers.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ _WRONG = frozenset({400, 422})
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A try without an answer, after which another one may have one."""
+    """A try without an answer, after which another try may get one."""
 
     said: str
     """What the endpoint said, or why it was not reached."""
     retry_after: str = ""
     learned: bool = False
-    """What it does not take is left out from now on, so it is asked again at once."""
+    """Whether a feature that the endpoint refused is left out from now on, so that it is asked again at once."""
 
 
 class ModelClient:
@@ -108,15 +108,15 @@ class ModelClient:
         return f"{self._config.model} at {self._config.base_url}"
 
     async def _answer(self, request: Request, budget: Budget, limit: asyncio.Timeout) -> "Reply | _Failure":
-        """Return what one try gives.
+        """Return the result of one try.
 
         Raises:
-            JudgeError: another try would give no more.
+            JudgeError: another try would not help.
         """
-        key = self._key()  # a key that lacks costs nothing
+        key = self._key()  # before anything is reserved: a missing key costs nothing
         now = asyncio.get_running_loop().time
         left_s = (limit.when() or now()) - now()
-        limit.reschedule(None)  # waiting for what other calls leave of the budget is not the endpoint's time
+        limit.reschedule(None)  # the time limit is the endpoint's: waiting for the budget does not count
         async with budget.reserved(request.tokens, request.max_tokens) as charge:
             limit.reschedule(now() + left_s)
             return await self._charged_answer(request, key, charge)
@@ -129,7 +129,7 @@ class ModelClient:
         except aiohttp.ClientError as error:
             return _Failure(f"{type(error).__name__}: {error}")
         finally:
-            if not reached.is_set():  # also where the timeout ended the attempt to connect
+            if not reached.is_set():  # also if the timeout ended the attempt to connect
                 charge.usage = None
         said = f"HTTP {status}: {_without(key, body)[:_LONGEST_REFUSAL].strip()}"
         if status == 200:
@@ -140,7 +140,7 @@ class ModelClient:
                 return reply
             status = failed
         charge.usage = None  # a refusal is free
-        # Another question may have learned meanwhile what the endpoint lacks: this one was asked as before that.
+        # Another question may have found out meanwhile what the endpoint lacks; this one was sent in the earlier form.
         if status in _WRONG and (self._api != sent or self._api.give_up(body.decode(errors="replace").lower())):
             return _Failure(said, learned=True)
         if status not in _BUSY:
@@ -148,7 +148,7 @@ class ModelClient:
         return _Failure(said, retry_after)
 
     async def _post(self, request: Request, key: str | None, reached: asyncio.Event) -> tuple[int, str, bytes]:
-        """Return status, ``Retry-After``, and body; ``reached`` is set once there is a connection to send it on."""
+        """Return status, ``Retry-After``, and body; ``reached`` is set once there is a connection for the request."""
         url = f"{self._config.base_url}{self._api.path}"
         body = json.dumps(self._api.body(self._config.model, request)).encode()
         headers = {"content-type": "application/json", **self._api.headers(key)}
@@ -201,7 +201,7 @@ def _telling_what_is_reached() -> aiohttp.TraceConfig:
 
 
 def key_that_lacks(config: Asked) -> str | None:
-    """Return a message if the environment lacks an endpoint's key; None if none is needed or it is there."""
+    """Return a message if the environment lacks an endpoint's key; None if none is needed, or it is set."""
     name = config.api_key_env if isinstance(config, ModelEndpoint) else None
     if name is None or os.environ.get(name, "").strip():
         return None
@@ -212,7 +212,7 @@ def key_that_lacks(config: Asked) -> str | None:
 
 
 def _failed_status(document: Any) -> int | None:
-    """Return the status that a document with an error stands for, which some endpoints answer with 200; None if it is
+    """Return the status for a document that reports an error, which some endpoints send with status 200; None if it is
     an answer."""
     error = document.get("error") if isinstance(document, dict) else None
     if not error:
@@ -261,7 +261,7 @@ async def ask(
         check: raises MalformedAnswerError if an answer of the right shape is still unusable.
 
     Raises:
-        MalformedAnswerError: there is none after ``retries`` more questions.
+        MalformedAnswerError: there is no such answer after ``retries`` more questions.
         JudgeError: the endpoint does not answer, or the budget is spent.
     """
     schema = schema_of(shape)

@@ -1,8 +1,8 @@
-"""Parsing a model's answer into a validated object: anything but the exact shape is malformed, with the reason.
+"""Parsing a model's answer into a validated object: anything except the exact shape is malformed, with the reason.
 
-Prose or a fence around the JSON is allowed, and what a model thinks before it answers is not looked at
-(``<think>...</think>``, also where the endpoint's template has opened it). Two different objects, a duplicate key, a
-number as text (``"7/10"``), or one off its scale are not: their meaning would be a guess.
+Prose or a fence around the JSON is allowed, and a model's thoughts before its answer are ignored
+(``<think>...</think>``, even if the endpoint's template has opened it). Two different objects, a duplicate key, a
+number as text (``"7/10"``), or one off its scale are not allowed: their meaning would be a guess.
 """
 
 import json
@@ -93,7 +93,7 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
 
 
 def without_thoughts(text: str) -> str:
-    """Return what a model says after it has thought: nothing where it has not ended to think."""
+    """Return what a model says after its thoughts; nothing if its thoughts have no end."""
     ended = _THOUGHT.search(text)
     if _THINKS.match(text):
         return "" if ended is None else text[ended.end() :]
@@ -103,7 +103,7 @@ def without_thoughts(text: str) -> str:
 
 
 def _is_quoted(text: str, mark: int) -> bool:
-    """Return whether a JSON object reaches across a place of the text: a reason may quote the mark that is there."""
+    """Whether a JSON object reaches across a place in the text: a reason may quote the mark at that place."""
     decoder = json.JSONDecoder()
     at = text.find("{", 0, mark)
     while at >= 0:
@@ -118,8 +118,8 @@ def _is_quoted(text: str, mark: int) -> bool:
 
 
 def _is_named_after_the_answer(text: str, mark: re.Match[str]) -> bool:
-    """Return whether a text begins with a JSON object and goes on with prose that names the mark: thoughts that the
-    template has opened begin otherwise, or have the answer after them."""
+    """Whether a text begins with a JSON object and continues with prose that names the mark: thoughts that the template
+    has opened begin differently, or are followed by the answer."""
     begun, after = _ANSWERS.match(text), text[mark.end() :]
     if begun is None or not after.strip() or "{" in after:
         return False

@@ -155,7 +155,7 @@ class Messages:
 
 
 def _usage_of_completions(counts: Mapping[str, Any]) -> Usage | None:
-    """Return what was spent. Some endpoints count what a model thought in the total alone (xAI, Gemini)."""
+    """Return what was spent. Some endpoints count a model's thoughts only in the total (xAI, Gemini)."""
     asked, answered = (_count(counts.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     if asked is None or answered is None:
         return None
@@ -163,7 +163,7 @@ def _usage_of_completions(counts: Mapping[str, Any]) -> Usage | None:
 
 
 def _usage_of_messages(counts: Mapping[str, Any]) -> Usage | None:
-    """Return what was spent. Tokens that the endpoint reads from its cache, or writes there, are counted apart."""
+    """Return what was spent. The endpoint counts tokens that it reads from its cache, or writes there, separately."""
     asked, answered = (_count(counts.get(name)) for name in ("input_tokens", "output_tokens"))
     if asked is None or answered is None:
         return None

@@ -21,7 +21,7 @@ from lightning_trainer.store.tables import scores
 from lightning_trainer.store.tables.scores import Score
 
 _SAME = 0.05
-"""Two verdicts that differ by no more than this are the same."""
+"""Two verdicts that differ by no more than this count as the same."""
 _Z = 1.959964
 
 
@@ -60,8 +60,8 @@ class JudgeReport:
 
 
 def judge_report(connection: Connection, judge: AnyJudge) -> JudgeReport:
-    """Compute one judge's report from the store: of what it said with its present settings, since another model, or
-    the same one with other words, errs otherwise."""
+    """Compute one judge's report from the store: only from verdicts with its present settings, because another model,
+    or the same one with another prompt, makes other errors."""
     given = scores.select(connection, [judge.name, *judge.checked_by])
     present = fingerprint_digest(judge)
     own = [one for one in given if one.name == judge.name and one.judge == present]
@@ -82,7 +82,7 @@ def corrections(connection: Connection, names: Collection[str], judges: Iterable
 
 
 def unknown_corrections(names: Iterable[str]) -> dict[str, Correction]:
-    """Return the corrections for rewards of which no store is there that could tell how far their judges are right."""
+    """Return corrections that refuse these rewards: without a store, it is unknown how often their judges are right."""
     why = "is corrected by what a daemon's store knows of its judge, and files of spans have no store"
     return {name: Correction(refused=f"reward {name!r} {why}") for name in sorted(names)}
 

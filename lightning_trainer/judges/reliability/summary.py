@@ -15,8 +15,8 @@ class ReportSummary:
     document: dict[str, Any]
     """See ``JudgeReport.as_json``."""
     rows: list[list[Any]]
-    """What is estimated, the estimate, its interval's ends, and the number that it is from; nothing but the first where
-    it is unknown."""
+    """What is estimated, the estimate, its interval's ends, and how many values it is from; only the first if the
+    estimate is unknown."""
     sentences: list[str]
 
 

@@ -27,23 +27,23 @@ from lightning_trainer.rollouts.run_name import attempt_label
 _GRACE_S = 30.0
 """How long after the session's own limit its attempt is given up."""
 _SEEDS_OF_A_RUN = 1_000_000
-"""Distance between the first tasks of two ``seed``s."""
+"""Distance between the first tasks of two values of ``seed``."""
 _SEEDS_OF_A_NUMBER = 104_729
-"""The same between runs of one name; a prime, so that runs in an environment with few tasks begin apart as well."""
+"""The same between runs of one name; a prime, so that runs in an environment with few tasks begin apart, too."""
 
 
 class EnvironmentAttempt:
-    """``Runner(policy, EnvironmentAttempt("frozenlake:4x4", agent))``: plays one task.
+    """An attempt that plays one task: ``Runner(policy, EnvironmentAttempt("frozenlake:4x4", agent))``.
 
     Args:
-        environment: a name (it runs in processes of its own), or a class in this process, created for each attempt; or
-            a function that scores an answer (``reward_function.py``).
+        environment: a name (it runs in processes of its own); or a class in this process, instantiated for each
+            attempt; or a function that scores an answer (``reward_function.py``).
         agent: acts in the session that it gets.
-        limits, folder, python: of its processes; ``limits`` and ``folder`` are by default those of ``[environments]``
-            in the ``lightning.toml`` of this folder, as for the command line.
-        processes: how many of a named environment may run at once; further attempts wait for one.
+        limits, folder, python: settings of the environment's processes; ``limits`` and ``folder`` are by default those
+            of ``[environments]`` in the ``lightning.toml`` of this folder, as for the command line.
+        processes: how many processes of a named environment may run at once; further attempts wait for one.
         timeout_s: limit of one attempt, including its model calls.
-        seed: of the order of training tasks.
+        seed: seed of the order of training tasks.
 
     Raises:
         LightningError: there is no such environment, it does not start, or that configuration cannot be used.
@@ -64,7 +64,7 @@ class EnvironmentAttempt:
         self._agent = agent
         self._timeout_s = timeout_s
         self.longest_s = timeout_s + _GRACE_S
-        """After that, with its waiting for a process, an attempt is given up."""
+        """Time after which an attempt is given up, including its wait for a process."""
         self._seed = seed
         self._pool: EnvironmentPool | None = None
         self._made: Callable[[], Environment] | None = None
@@ -85,13 +85,13 @@ class EnvironmentAttempt:
                 sizes, holds_out = one.sizes(), one.holds_out()
         self._sizes = sizes
         self.nothing_held_out = None if holds_out else nothing_held_out(self.name)
-        """A sentence for readers of a score, where held-out tasks start like those of training."""
+        """A sentence for readers of a score if held-out tasks start like those of training; else None."""
         world = environment if isinstance(environment, str) else attempt_label(environment)
         player = () if type(agent) is ChatAgent else (attempt_label(agent),)
         self.run_label = ":".join([world, str(seed), *player])
 
     def __call__(self, task: Task) -> float | None:
-        """Play the task, and return what it earned.
+        """Play the task, and return its reward.
 
         Raises:
             LightningError: the task is of another environment or version, or the environment failed.
@@ -106,7 +106,7 @@ class EnvironmentAttempt:
             played = self._agent(session)
             if inspect.isawaitable(played):
                 result_of(_in_time(played, session))
-            if session.failure is not None:  # the agent went on despite the failure
+            if session.failure is not None:  # the agent continued despite the failure
                 raise session.failure
             for name, reward in session.named_rewards.items():
                 lt.reward(reward, name)
@@ -129,16 +129,16 @@ class EnvironmentAttempt:
         ]
 
     def training_tasks(self, step: int, count: int, *, run: int = 1) -> Sequence[Task]:
-        """Return the tasks of a step, counted from 1; if there are enough tasks, none comes twice.
+        """Return the tasks of a step, counted from 1; if there are enough tasks, none repeats.
 
         Args:
-            run: number among the runs of one name (``StepRunner.run_number``); others have other tasks.
+            run: this run's number among the runs of one name (``StepRunner.run_number``); others get other tasks.
         """
         first = self._seed * _SEEDS_OF_A_RUN + (run - 1) * _SEEDS_OF_A_NUMBER
         return self.tasks(TRAIN, count, first=first + (step - 1) * count)
 
     def held_out_tasks(self, count: int) -> Sequence[Task]:
-        """Return tasks that training never has, always the same ones; but see ``nothing_held_out``."""
+        """Return tasks that never occur in training, the same ones each time; but see ``nothing_held_out``."""
         return self.tasks(HELD_OUT, count)
 
     def named_task(self, name: str, fields: Mapping[str, Any]) -> Task:
@@ -168,7 +168,8 @@ class EnvironmentAttempt:
 
 
 async def _in_time(played: Awaitable[None], session: Session) -> None:
-    """Cancel it where it awaits something, and never amid a step: the environment is given to the next attempt."""
+    """Await the agent, and cancel it when its time is over: only where it awaits something and never within a step,
+    since the environment goes to the next attempt."""
     try:
         async with asyncio.timeout(session.left_s):
             await played

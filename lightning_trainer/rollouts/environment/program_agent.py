@@ -1,6 +1,6 @@
 """The user's program as the agent of an environment: it acts over HTTP, and the environment scores it.
 
-The program runs as any command of ``rollouts`` does. Its task has the first observation, the tools in the form that
+The program runs like any command of ``rollouts``. Its task has the first observation, the tools in the form that
 OpenAI's API takes, and ``environment_url``: ``POST {environment_url}/step`` with ``{"text": ...}`` or ``{"tool_calls":
 [{"name": ..., "arguments": {...}}]}`` answers ``{"observation": ..., "reward": ..., "done": ...}``.
 """
@@ -28,7 +28,7 @@ _NO_ATTEMPT = {"error": "there is no such attempt, or it has ended"}
 class _Attempt:
     session: Session
     acting: threading.Lock = field(default_factory=threading.Lock)
-    """Held during a step: a program may act from several threads, and may be gone before its step has ended."""
+    """Held during a step: a program may act from several threads, and may end before its step has ended."""
 
 
 class ProgramAgent:
@@ -50,8 +50,8 @@ class ProgramAgent:
         """Run the program for one session.
 
         Raises:
-            CommandError: it failed.
-            TimeoutError: it took too long.
+            CommandError: the program failed.
+            TimeoutError: the program took too long.
         """
         # Any program that knows the URL can act in the session; others cannot guess it.
         secret = secrets.token_urlsafe(24)
@@ -64,10 +64,10 @@ class ProgramAgent:
                 "tools": tools_for_openai(session.tools),
                 "environment_url": f"http://127.0.0.1:{self._server.server_port}/{secret}",
             }
-            self._command.run(FileTask(session.task.id, fields))  # the environment scores it, whatever it prints
+            self._command.run(FileTask(session.task.id, fields))  # the environment scores it, whatever is printed
         finally:
             del self._attempts[secret]
-            with attempt.acting:  # our caller gives the environment to the next attempt
+            with attempt.acting:  # a step must end before our caller gives the environment to the next attempt
                 pass
 
     def stop(self) -> None:
@@ -79,14 +79,14 @@ class ProgramAgent:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
-    """All programs may connect at once; those beyond it try again after a second."""
+    """All programs may connect at once; connections beyond this number are tried again after a second."""
 
 
 class _Steps(BaseHTTPRequestHandler):
     of: dict[str, _Attempt]
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    """Head and body are two writes: the second one would wait 40 ms for the first one's receipt."""
+    """Head and body are two writes: the second one would wait 40 ms for the acknowledgment of the first."""
     timeout = 300
 
     def handle(self) -> None:

@@ -26,23 +26,24 @@ from lightning_trainer.rollouts.task_file import RowTask, task_of
 _log = logging.getLogger(__name__)
 
 _ACCESS = ("base_url", "api_key", "tls")
-"""Settings of our agent that change nothing of how it plays; one is a secret."""
+"""Settings of our agent that do not change how it plays; one of them is a secret."""
 
 
 class EnvironmentRunner(StepRunner[Any]):
     """The runner of ``Runner.from_environment``: training tasks and held-out tasks come from the environment, or are
-    dicts that it reads, as it reads tasks of a file.
+    dicts that the environment reads like tasks from a file.
 
     Args:
         environment: a name, or a class or a reward function in this process.
         policy: the name of the policy that is trained; or ``POLICY@vN``, a version of it for our own agent to evaluate.
         agent: acts in the session that it gets; by default a ``ChatAgent`` with the policy's model, which gets
             ``agent_options``.
-        processes: how many of a named environment, and so of attempts, may run at once; by default ``concurrency``.
-        seed: of the training tasks.
-        limits, folder, python: of a named environment's processes; ``limits`` and ``folder`` are by default those of
-            ``[environments]`` in the ``lightning.toml`` of this folder, as for the command line.
-        label: what tells this run from others of the policy, unless ``run`` names it.
+        processes: how many processes of a named environment, and so how many attempts, may run at once; by default
+            ``concurrency``.
+        seed: seed of the training tasks.
+        limits, folder, python: settings of a named environment's processes; ``limits`` and ``folder`` are by default
+            those of ``[environments]`` in the ``lightning.toml`` of this folder, as for the command line.
+        label: text that distinguishes this run from others of the policy, unless ``run`` names it.
         curriculum: for tasks that ``train`` is given; the environment's own tasks have no kind.
         run, concurrency, retries, on_event: as for any runner.
     """
@@ -79,7 +80,7 @@ class EnvironmentRunner(StepRunner[Any]):
         if agent is None:
             options = dict(agent_options or {})
             options["name"] = options.get("name") or policy
-            if "base_url" not in options:  # another endpoint gets neither the daemon's token nor the trust in it
+            if "base_url" not in options:  # another endpoint gets neither the daemon's token nor its certificates
                 reached = daemon_of_client(endpoint)
                 access = Access(reached.endpoint, reached.token, ca_file=reached.ca_file)
                 options = {"base_url": f"{reached.endpoint}/v1", "api_key": reached.token, "tls": access.tls, **options}
@@ -104,7 +105,7 @@ class EnvironmentRunner(StepRunner[Any]):
         super().__init__(
             policy,
             self.environment,
-            # At temperature 0 in a baseline; of anyone else's agent nobody knows.
+            # Our own agent plays at temperature 0 in a baseline; whether another agent does is not known.
             baseline=None if self._agent_name is None else self.environment,
             run=run,
             endpoint=endpoint,
@@ -119,10 +120,10 @@ class EnvironmentRunner(StepRunner[Any]):
     def evaluate_held_out(
         self, count: int, *, stage: str = "held-out", journal: str | PathLike[str] | None = None
     ) -> list[AttemptEnded]:
-        """Play ``count`` tasks that training never has, once each; they are recorded, never trained. With a ``journal``
-        it goes on as ``evaluate`` does.
+        """Play ``count`` tasks that never occur in training, once each; the attempts are recorded and never trained.
+        With a ``journal``, an interrupted evaluation continues as in ``evaluate``.
 
-        Where the environment has too few different openings to hold any out, it logs that.
+        If the environment has too few different openings to hold any out, a warning says so.
         """
         if self.environment.nothing_held_out is not None:
             _log.warning("%s", self.environment.nothing_held_out)

@@ -1,4 +1,4 @@
-"""What a search for better prompts tries, tells and finds."""
+"""The candidates of a search for better prompts, its events, and its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +17,15 @@ def named(versions: Mapping[str, PromptVersion]) -> str:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A version of each prompt, with what it earned."""
+    """A version of each prompt, with the rewards that they earned."""
 
     versions: Mapping[str, PromptVersion]
     validation: Mapping[str, float]
     """Rewards by task."""
     parent: int | None = None
-    """Its index; None for what the program had."""
+    """The parent's index; None for the versions that the program had."""
     attempts: dict[str, AttemptEnded] = field(default_factory=dict)
-    """At feedback tasks, by task."""
+    """Attempts at feedback tasks, by task."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class CandidateTried:
     candidate: str
     parent: str | None
     made_by: str | None
-    """The kind of the proposer of its new text; None for what the program had."""
+    """The kind of the proposer of its new text; None for the versions that the program had."""
     mean: float
     tasks: int
     failed: int
@@ -56,15 +56,15 @@ class CandidateTried:
 
 @dataclass(frozen=True)
 class Optimized:
-    """What an optimization has found."""
+    """The result of an optimization."""
 
     base: Candidate
     best: Candidate
-    """The best at the validation tasks, on which it was chosen; so its mean there is too high."""
+    """The best candidate at the validation tasks; it was chosen by them, so its mean there is too high."""
     candidates: Sequence[Candidate]
     attempts: int
-    """How many were made."""
+    """How many attempts were made."""
     held_out: tuple[Mapping[str, float], Mapping[str, float]] | None = None
-    """Rewards of base and best by held-out task, which neither was chosen by; None: there are no such tasks."""
+    """Rewards of ``base`` and ``best`` by held-out task; neither was chosen by these. None: there are no such tasks."""
     spent: Spent = field(default_factory=Spent)
-    """What the model that writes texts was asked, in searches that this one went on from, too."""
+    """Calls and tokens of the model that writes texts, including those of searches that this one continued."""

@@ -1,4 +1,4 @@
-"""The daemon's API for prompts, as an optimizer asks it."""
+"""The daemon's API for prompts, as an optimizer uses it."""
 
 import time
 import urllib.parse
@@ -13,12 +13,12 @@ from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached, Refu
 
 _AGAIN_S = 0.5
 _PROPOSING_S = 3600.0
-"""A model that is busy is waited for by the daemon, as long as the prompt's section says."""
+"""Limit of a proposal: the daemon waits for a busy model as long as the prompt's section allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the model that writes texts was asked."""
+    """The calls and tokens of the model that writes texts."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -33,7 +33,7 @@ class Spent:
 
 
 class NoProposalError(LightningError):
-    """The daemon has made no version; ``spent`` is what was asked in vain."""
+    """The daemon has made no version; ``spent`` is what it used for trying."""
 
     def __init__(self, sentence: str, spent: Spent) -> None:
         super().__init__(sentence)
@@ -46,26 +46,26 @@ class Proposed:
 
     version: PromptVersion
     made_by: str
-    """The kind of its proposer: ``reflect`` or ``examples``."""
+    """The kind of the version's proposer: ``reflect`` or ``examples``."""
     spent: Spent
 
 
 class PromptClient(DaemonClient):
-    """A client for all prompts of a daemon; it waits for one that is restarting, as all of these do."""
+    """A client for all prompts of a daemon; like every ``DaemonClient``, it waits for a daemon that is restarting."""
 
     def __init__(self, reached: Reached) -> None:
         super().__init__(reached.endpoint, None, token=reached.token, ca_file=reached.ca_file)
         self._prompts = f"{reached.endpoint.rstrip('/')}/lightning/prompts"
 
     def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
-        """Return the version that the first of these attempts ran with that asked for the prompt.
+        """Return the version with which the first of these attempts ran that asked for the prompt.
 
         Args:
-            attempts: their ids, 32 at most.
-            wait_s: how long what they have recorded may still be on its way.
+            attempts: the attempts' ids, 32 at most.
+            wait_s: how long to wait for spans of theirs that are on their way.
 
         Raises:
-            NotThereError: none of them is there, or asked for the prompt.
+            NotThereError: no attempt has arrived that asked for the prompt.
             LightningError: the daemon cannot be reached, or refuses us.
         """
         query, give_up = urllib.parse.urlencode({"used_in": attempts}, doseq=True), time.monotonic() + wait_s
@@ -93,10 +93,10 @@ class PromptClient(DaemonClient):
         """Have the daemon make a version of a prompt that may be better than its parent.
 
         Args:
-            attempts: ids of those that it is made from; the ones that a model is to read come first.
+            attempts: ids of the attempts that it is made from; those that a model should read come first.
 
         Raises:
-            NoProposalError: there can be none; the sentence says why.
+            NoProposalError: the daemon cannot make one; the message says why.
             LightningError: the daemon cannot be reached, or has no such version.
         """
         asked = {"parent": parent, "attempts": list(attempts), "seed": seed}
@@ -107,12 +107,12 @@ class PromptClient(DaemonClient):
         return Proposed(_version(made), made["made_by"], _spent(made))
 
     def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
-        """Keep what a version earned on average at a number of tasks."""
+        """Have the daemon keep the mean reward that a version earned at a number of tasks."""
         url = f"{self._url_of(name)}/versions/{version}/scores"
         self._asked(url, {"stage": stage, "mean": mean, "tasks": tasks}, timeout_s=30.0)
 
     def use(self, name: str, version: int) -> None:
-        """Serve a version to whatever asks for the prompt with the default that it derives from.
+        """Have a version served to all programs that ask for the prompt with the default that the version derives from.
 
         Raises:
             LightningError: there is no such version.
@@ -128,5 +128,5 @@ def _version(document: dict[str, Any]) -> PromptVersion:
 
 
 def _spent(answer: Mapping[str, Any]) -> Spent:
-    """Return what an answer says was spent; nothing if it does not say, as a daemon of an earlier version."""
+    """Return what an answer says was spent; zeros if it does not say, as with a daemon of an earlier version."""
     return Spent(**(answer.get("spent") or {}))

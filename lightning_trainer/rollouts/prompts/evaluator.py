@@ -1,4 +1,4 @@
-"""A candidate's texts are tried at tasks: attempts are made with them, or taken from the journal, and counted."""
+"""Trying a candidate's texts at tasks: attempts are made with them, or taken from the journal, and counted."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ class CandidateEvaluator(Generic[TaskT]):
 
     Args:
         attempt: as a ``Runner``'s; it gets the candidate's texts by ``lt.prompt``.
-        failed_reward: what an attempt counts that failed or got no reward; no more than the worst one that did not
-            fail has earned so far.
+        failed_reward: the reward counted for an attempt that failed or got none; if another attempt has earned less so
+            far, the lowest reward is counted instead.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class CandidateEvaluator(Generic[TaskT]):
         self._serving: Mapping[str, PromptVersion] = {}
         self._journal = Journal(None, "")
         self._keys: dict[Any, str] = {}
-        """By id, what is equal for tasks of one content, of those that are tried now."""
+        """For the tasks that are tried now, by id, a key that is equal for tasks of one id and content."""
         self.taken = 0
         """Attempts that were taken from the journal."""
         self._worst = failed_reward
-        """What a failed attempt counts."""
+        """The reward that is counted for a failed attempt."""
         self._runner: Runner[Any] = Runner(
             (),
             self.attempt,
@@ -62,11 +62,11 @@ class CandidateEvaluator(Generic[TaskT]):
         )
 
     def begin(self, journal: Journal, attempts: int) -> None:
-        """Begin a search of that many attempts, with what its journal has of them."""
+        """Begin a search of that many attempts, including those that its journal has."""
         self._journal, self.attempts_left, self.taken = journal, attempts, 0
 
     def evaluate(self, versions: Mapping[str, PromptVersion], tasks: Sequence[Any], stage: str) -> list[AttemptEnded]:
-        """Return an attempt at each task, made with the versions: a prompt without one is as it is served."""
+        """Return an attempt at each task, made with the versions; a prompt that has none here is served as usual."""
         self._serving, self._keys = versions, {task.id: content_key(task) for task in tasks}
         known: dict[str, AttemptEnded] = {}
         for task in tasks:
@@ -83,18 +83,18 @@ class CandidateEvaluator(Generic[TaskT]):
         return ended
 
     def made_again(self, task: Any) -> AttemptEnded:
-        """Return one more attempt with what the program has now, which neither counts nor is kept or told of."""
+        """Return one more attempt with the versions that the program has now; it is not counted, kept or reported."""
         self._serving, self._keys = {}, {}
         (ended,) = self._runner.evaluated([task], stage="validation")
         lt.flush(_FLUSH_S)
         return ended
 
     def rewards(self, ended: Iterable[AttemptEnded]) -> list[float]:
-        """Return what each attempt counts."""
+        """Return the reward that is counted for each attempt."""
         return [self._worst if one.reward is None else one.reward for one in ended]
 
     def rewards_by_task(self, ended: Sequence[AttemptEnded]) -> dict[str, float]:
-        """Return what the attempt at each task counts."""
+        """Return the reward that is counted for the attempt at each task."""
         return {one.task_id: reward for one, reward in zip(ended, self.rewards(ended), strict=True)}
 
     def attempt(self, task: Any) -> Any:
@@ -105,7 +105,7 @@ class CandidateEvaluator(Generic[TaskT]):
         return _inside(made, serving) if inspect.isawaitable(made) else made
 
     def attempt_ended(self, event: Event) -> None:
-        """Take what the runner tells: an attempt is kept as soon as it has ended, since others may be interrupted."""
+        """Handle an event of the runner: an attempt is kept once it has ended, since others may be interrupted."""
         if isinstance(event, AttemptEnded) and event.task_id not in self._keys:
             return
         if isinstance(event, AttemptEnded) and event.stage != "retried":

@@ -1,8 +1,8 @@
-"""A search's journal: what its attempts earned and which texts were proposed, so that an interrupted one goes on.
+"""A search's journal: the rewards of its attempts and the proposed texts, so that an interrupted search can continue.
 
-A search is its seed's: started again with the same tasks and settings it asks for the same in the same order, and gets
-from the journal what it got before. So nothing else of it has to be kept, and a search with more attempts goes on where
-one with fewer has ended.
+The seed determines a search: started again with the same tasks and settings, it asks for the same things in the same
+order, and gets from the journal what it got before. So nothing else of it has to be kept, and a search with more
+attempts continues where one with fewer ended.
 """
 
 import json
@@ -17,14 +17,14 @@ from lightning_trainer.rollouts.journal import JournalFile
 
 
 class OtherSearchError(LightningError):
-    """A journal's search is not the one that is to go on."""
+    """The journal is of another search than the one that should continue."""
 
 
 class Journal:
-    """Thread-safe. Without a path nothing is known and nothing is written.
+    """The journal of a search; thread-safe. Without a path, nothing is known and nothing is written.
 
     Args:
-        search: what the search is, equal for those that may go on from each other.
+        search: describes the search; equal for searches that may continue from each other's journals.
 
     Raises:
         LightningError: the file is another search's, another process writes it, or it cannot be read or written.
@@ -41,26 +41,26 @@ class Journal:
         other = "other tasks, prompts, settings or program"
         self._file = JournalFile(path, head, kind="search", other=other, is_same=head.__eq__)
         for entry in self._file.entries:
-            with suppress(KeyError):  # a line of something else
+            with suppress(KeyError):  # the line is not an entry
                 self._known.setdefault(_text(entry["key"]), deque()).append(entry["said"])
 
     def take(self, key: list[Any]) -> Any:
-        """Return what was said under the key, the first time it is asked for the first of several; None if nothing."""
+        """Take the first entry that is left under the key, and return what it says; None if there is none."""
         with self._lock:
             said = self._known.get(_text(key))
             return said.popleft() if said else None
 
     def write(self, key: list[Any], said: Any) -> None:
-        """Keep what was said.
+        """Keep an entry under a key.
 
         Raises:
-            LightningError: it cannot be written.
+            LightningError: the entry cannot be written.
         """
         if self._file is not None:
             self._file.append({"key": key, "said": said})
 
     def begin_anew(self) -> None:
-        """Forget everything: nothing can be made of it, and the search that comes next must not find it.
+        """Forget everything: it is of no use, and the next search must not find it.
 
         Raises:
             LightningError: the file cannot be written.

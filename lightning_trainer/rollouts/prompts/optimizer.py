@@ -23,10 +23,10 @@ from lightning_trainer.rollouts.step_runner import ends_in_one_line
 
 
 class PromptOptimizer(Generic[TaskT]):
-    """Finds better texts for prompts that an agent gets by ``lt.prompt``.
+    """Finds better texts for prompts that an agent gets from ``lt.prompt``.
 
-    ``prompts`` are their names, and ``attempt(task) -> reward`` is as a ``Runner``'s, a ``Command`` included. All
-    attempts are recorded as evaluations: no policy is trained on them.
+    ``prompts`` are the prompts' names, and ``attempt(task) -> reward`` is as for a ``Runner``; it may be a ``Command``.
+    All attempts are recorded as evaluations: no policy is trained on them.
 
     Raises:
         LightningError: no prompt is named, one is named twice, or a name is not valid.
@@ -46,9 +46,9 @@ class PromptOptimizer(Generic[TaskT]):
         failed_reward: float = 0.0,
         on_event: Callable[[Event | CandidateTried], None] = lambda event: None,
     ) -> None:
-        """``retries`` is how often a failed attempt is made again, of which only the last one counts. ``failed_reward``
-        is what an attempt counts that failed or got no reward; no more than the worst one that did not fail has earned
-        so far."""
+        """``retries`` is how often a failed attempt is made again; only the last one counts. ``failed_reward`` is the
+        reward counted for an attempt that failed or got none; if another attempt has earned less so far, the lowest
+        reward is counted instead."""
         self._names = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self._names or len(set(self._names)) < len(self._names):
             raise LightningError(f"the prompts are {self._names}; name at least one, and each once")
@@ -85,24 +85,24 @@ class PromptOptimizer(Generic[TaskT]):
         perfect: float = 1.0,
         journal: str | Path | None = None,
     ) -> Optimized:
-        """Look for better texts until the attempts are used up; nothing is served that was not (``use``).
+        """Search for better texts until the attempts are used up; what is served does not change (see ``use``).
 
         Args:
-            tasks: those that texts are made from.
-            attempts: how many are made at most, those at held-out tasks not counted.
+            tasks: tasks that texts are made from.
+            attempts: how many attempts are made at most, not counting those at held-out tasks.
             validation: tasks that candidates are compared at; by default every second one of ``tasks``.
-            held_out: tasks that only what the program had and the best candidate are tried at, at the end.
+            held_out: tasks that only the program's own versions and the best candidate are tried at, at the end.
             minibatch: how many tasks a text is made from.
-            perfect: where all of a minibatch earn this, there is nothing to learn from it.
-            journal: a file for what attempts earned and what was proposed: a search that finds there what it did before
-                makes none of it again, and goes on, also with more ``attempts``. It makes one attempt that counts for
-                nothing, to see that the program has the same default, and tries tasks anew whose content is another.
-                None: it begins anew each time.
+            perfect: if all attempts of a minibatch earn this, there is nothing to learn from it.
+            journal: a file that keeps the rewards of attempts and the proposed texts: a search repeats nothing that it
+                finds there, and continues, also with more ``attempts``. It makes one attempt that does not count, to
+                check that the program still has the same default, and tries tasks again whose content has changed.
+                None: every search begins from the start.
 
         Raises:
-            LightningError: the journal is another search's, or that of another default, there are too few tasks or
-                attempts, the agent does not ask for the prompts, no attempt gets a reward, nothing can be proposed, or
-                the daemon cannot be reached.
+            LightningError: the journal is of another search or another default, there are too few tasks or attempts,
+                the agent does not ask for the prompts, no attempt gets a reward, nothing can be proposed, or the daemon
+                cannot be reached.
         """
         chance = random.Random(self._seed)
         among = search_tasks(tasks, validation, held_out, chance)
@@ -140,14 +140,14 @@ class PromptOptimizer(Generic[TaskT]):
 
     @property
     def spent(self) -> Spent:
-        """Return what the model that writes texts was asked in the newest search, which may have been interrupted."""
+        """Return calls and tokens of the model that writes texts in the newest search, even if it was interrupted."""
         return Spent() if self._search is None else self._search.spent
 
     def use(self, candidate: Candidate) -> None:
         """Serve a candidate's texts to every program that asks for the prompts with the same defaults.
 
         Raises:
-            LightningError: the daemon cannot be reached, or has not got them any more.
+            LightningError: the daemon cannot be reached, or no longer has the texts.
         """
         for name, version in candidate.versions.items():
             self._daemon.use(name, version.version)

@@ -1,8 +1,8 @@
-"""Which candidate to go on from: of those that are best at some task, by how many tasks they are best at.
+"""The choice of a candidate to continue from: one that is best at some task, weighted by at how many tasks it is best.
 
 Source: Agrawal et al., GEPA: Reflective Prompt Evolution Can Outperform Reinforcement Learning, arXiv 2507.19457,
-algorithm 2. A candidate that is best on average may have forgotten what another is alone able to do; going on from all
-of them keeps what each has found out.
+algorithm 2. The candidate that is best on average may lack an ability that only another one has; continuing from all of
+them keeps what each has found.
 """
 
 import random
@@ -13,11 +13,11 @@ Scores = Mapping[str, float]
 
 
 def frontier(candidates: Sequence[Scores]) -> dict[int, int]:
-    """Return by index of a candidate at how many tasks it is best, ties included; without those that lead nowhere, or
-    only where one leads that leads elsewhere, too.
+    """Return, by a candidate's index, at how many tasks it is best, ties included. Left out are candidates that are
+    best at no task, and those that are best only at tasks where one candidate is best that is best at other tasks, too.
 
-    Where a candidate leads is what counts, and not how far behind it is elsewhere: in the paper's example the one that
-    leads at task 1 alone is dropped for the one that leads at tasks 1 and 2.
+    Only where a candidate is best counts, not how far behind it is elsewhere: in the paper's example, the candidate
+    that is best at task 1 alone is dropped in favor of the one that is best at tasks 1 and 2.
 
     Raises:
         ValueError: there is no candidate, or they were not all tried at the same tasks.
@@ -34,7 +34,7 @@ def drawn(candidates: Sequence[Scores], chance: random.Random) -> int:
     """Return the index of a candidate of the frontier, drawn in proportion to the number of tasks that it is best at.
 
     Raises:
-        ValueError: as ``frontier``.
+        ValueError: as for ``frontier``.
     """
     among = frontier(candidates)
     return chance.choices(list(among), weights=list(among.values()))[0]

@@ -1,4 +1,4 @@
-"""One search: candidates are tried at tasks, and better texts proposed from what happened.
+"""One search: candidates are tried at tasks, and better texts are proposed from what happened.
 
 Source: Agrawal et al., GEPA: Reflective Prompt Evolution Can Outperform Reinforcement Learning, arXiv 2507.19457,
 algorithm 1. A candidate is one version of each prompt. One of the frontier (``pareto.py``) is tried at a few feedback
@@ -27,9 +27,9 @@ from lightning_trainer.rollouts.prompts.used_versions import UsedVersions
 
 _log = logging.getLogger(__name__)
 _MOST_REFUSED = 5
-"""Proposals that the daemon refuses one after the other: then it is over."""
+"""After this many refused proposals in a row, the search is over."""
 _MOST_SHOWN = 64
-"""Attempts that one proposal is made from."""
+"""The most attempts that one proposal is made from."""
 _SPENT = ["spent"]
 """Key of the journal's lines on what proposals have spent."""
 
@@ -38,10 +38,10 @@ class GepaSearch:
     """A search for better texts of prompts.
 
     Args:
-        names: of the prompts.
+        names: names of the prompts.
         chance: draws parents and minibatches.
         minibatch: how many tasks a text is made from.
-        perfect: where all of a minibatch earn this, there is nothing to learn from it.
+        perfect: if all attempts of a minibatch earn this, there is nothing to learn from it.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class GepaSearch:
         self._used = UsedVersions(daemon, journal)
         self._candidates: list[Candidate] = []
         self.spent = Spent()
-        """By proposals so far, with those of the search that this one goes on from."""
+        """What proposals have used so far, including those of the search that this one continues."""
         self._proposed = False
-        """Whether there was a proposal, so that none any more is an end and no error."""
+        """Whether there was any proposal: if so, a lack of further ones ends the search without an error."""
 
     def run(self, attempts: int) -> Optimized:
-        """Search until the attempts are used up, or no text is proposed any more.
+        """Search until the attempts are used up, or no more texts are proposed.
 
         Raises:
-            LightningError: as ``PromptOptimizer.optimize``.
+            LightningError: as for ``PromptOptimizer.optimize``.
         """
         self._evaluator.begin(self._journal, attempts)
         while (before := self._journal.take(_SPENT)) is not None:
@@ -89,9 +89,9 @@ class GepaSearch:
         return Optimized(base, best, self._candidates, made, self._held_out(base, best), self.spent)
 
     def _base(self) -> Candidate:
-        """Try what the program has, and learn which versions of the prompts that is: from the first attempt, whose
-        versions all others get then, or from those that follow. A search that goes on makes the first one again: the
-        program may have another default by now."""
+        """Try the versions that the program has, and learn which ones these are: from the first attempt, whose versions
+        all others then get, or from the attempts that follow. A search that continues makes the first attempt again,
+        because the program may have another default by now."""
         validated = self._tasks.validation
         versions: dict[str, PromptVersion] = {}
         ended: list[AttemptEnded] = []
@@ -121,7 +121,7 @@ class GepaSearch:
     def _search(self) -> None:
         refused = 0
         most = 2 * self._minibatch + len(self._tasks.validation)
-        rounds = 100 * len(self._tasks.feedback)  # those that need no attempt end, too
+        rounds = 100 * len(self._tasks.feedback)  # so that a search whose rounds need no attempts ends, too
         batches = minibatches(self._tasks.feedback, self._minibatch, self._chance)
         for number, batch in zip(range(rounds), batches, strict=False):
             if self._evaluator.attempts_left < most:
@@ -171,17 +171,18 @@ class GepaSearch:
         return made.version, made.made_by
 
     def _count(self, spent: Spent) -> None:
-        """Count what was spent, in the journal by itself: a search that goes on may not ask for the same again."""
+        """Count what was spent, and keep it in a line of its own in the journal, because a search that continues might
+        not ask for the same proposal again."""
         self.spent += spent
         self._journal.write(_SPENT, asdict(spent))
 
     def _try(
         self, child: Mapping[str, PromptVersion], made_by: str, parent: int, batch: Sequence[Task], before: float
     ) -> None:
-        """Try what was proposed, and keep it if it earns more than its parent did at the same tasks."""
+        """Try the child that was proposed, and keep it if it earns more than its parent did at the same tasks."""
         tried: dict[str, AttemptEnded] = {}
         self._try_at(child, batch, tried)
-        # One that failed may have failed before it asked for the text.
+        # An attempt that failed may have done so before it asked for the text.
         if ran := [one.attempt_id for one in tried.values() if one.error is None]:
             self._used.check_reached(child, self._candidates[parent].versions, ran)
         ended = list(tried.values())

@@ -1,4 +1,4 @@
-"""Which tasks a search learns from, which it compares texts at, which stay unseen, and the order of the first."""
+"""The tasks of a search: those that it learns from, in which order, those that compare texts, and the unseen ones."""
 
 import random
 from collections import Counter
@@ -16,21 +16,21 @@ class SearchTasks:
     """The tasks of a search."""
 
     feedback: Sequence[Task]
-    """Those that texts are made from."""
+    """The tasks that texts are made from."""
     validation: Sequence[Task]
-    """Those that candidates are compared at."""
+    """The tasks that candidates are compared at."""
     held_out: Sequence[Task]
-    """Those that neither is done with; there may be none."""
+    """The tasks that are used for neither; there may be none."""
 
 
 def search_tasks(
     tasks: Sequence[Any], validation: Sequence[Any] | None, held_out: Sequence[Any], chance: random.Random
 ) -> SearchTasks:
-    """Return what a program gives as tasks; without tasks for validation, every second one of ``tasks`` in an order
-    that is drawn.
+    """Return the tasks that a program gives; without ``validation``, every second one of ``tasks`` in a random order is
+    used for it.
 
     Raises:
-        LightningError: a task has no id, or that of another of its list, or a held-out task is one of the others.
+        LightningError: a task has no id, or the id of another task in its list, or a held-out task is in another list.
     """
     named = _named(tasks)
     compared = None if validation is None else _named(validation)
@@ -43,7 +43,7 @@ def search_tasks(
 
 
 def minibatches(tasks: Sequence[Task], size: int, chance: random.Random) -> Iterator[list[Task]]:
-    """Yield tasks that were not shown for longest, in an order that is drawn anew for each pass."""
+    """Yield batches of the tasks that have not been shown for the longest time, in a new random order for each pass."""
     waiting: list[Task] = []
     while True:
         if len(waiting) < size:
@@ -76,7 +76,7 @@ def _check_unseen(held_out: Sequence[Task], seen: Sequence[Task]) -> None:
 
 
 def _is_same(one: Task, other: Task) -> bool:
-    """Whether two tasks of one id are one task: files may count their tasks alike."""
+    """Whether two tasks with one id are the same task: several files may number their tasks alike."""
     contents = [getattr(task, "fields", None) for task in (one, other)]
     if None in contents:
         return one is other

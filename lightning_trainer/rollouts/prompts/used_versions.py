@@ -1,4 +1,4 @@
-"""Which versions of prompts attempts ran with: those that the program has, and whether a candidate's texts reach it."""
+"""The versions of prompts that attempts ran with: those that the program has, and whether a candidate's reach it."""
 
 import logging
 import time
@@ -14,41 +14,41 @@ from lightning_trainer.rollouts.prompts.journal import Journal, OtherSearchError
 
 _log = logging.getLogger(__name__)
 _ARRIVES_S = 10.0
-"""What a program has recorded comes after its end."""
+"""How long to wait for a program's spans, which arrive after its end."""
 _SOON_S = 2.0
-"""How long it is waited for where there are other attempts that may say the same."""
+"""The same if there are other attempts that may say the same."""
 _MOST_ASKED = 32
-"""Attempts that are looked through for the versions that the program has."""
+"""The most attempts that are searched for the versions that the program has."""
 
 
 class Used(Protocol):
-    """What can be asked which version attempts ran with."""
+    """A client that knows which versions attempts ran with."""
 
     def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
-        """As ``PromptClient.used_in``."""
+        """See ``PromptClient.used_in``."""
         ...
 
     def root(self, name: str, version: int) -> str:
-        """As ``PromptClient.root``."""
+        """See ``PromptClient.root``."""
         ...
 
 
 class UsedVersions:
-    """Asks the daemon what attempts have recorded, and keeps it in the search's journal."""
+    """Asks the daemon which versions attempts ran with, and keeps the answers in the search's journal."""
 
     def __init__(self, daemon: Used, journal: Journal) -> None:
         self._daemon = daemon
         self._journal = journal
         self._reached: set[str] = set()
-        """Prompts of which it is known whether their texts reach the program."""
+        """Prompts that were checked for whether their texts reach the program."""
 
     def versions_in(
         self, ended: Sequence[AttemptEnded], names: Sequence[str], *, is_last: bool
     ) -> dict[str, PromptVersion]:
-        """Return the versions of the prompts that attempts ran with; all have the same time to arrive.
+        """Return the versions of the prompts that attempts ran with; all prompts share one time limit for their spans.
 
         Raises:
-            NotThereError: ``is_last``, and no attempt asked for one of them.
+            NotThereError: ``is_last``, and no attempt asked for one of the prompts.
         """
         give_up = time.monotonic() + (_ARRIVES_S if is_last else _SOON_S)
         found: dict[str, PromptVersion] = {}
@@ -70,14 +70,14 @@ class UsedVersions:
         return found
 
     def check_same(self, began_with: Mapping[str, PromptVersion], again: AttemptEnded) -> None:
-        """Check that a program still has the defaults that the versions derive from with which its search began.
+        """Check that the program still has the defaults that the search's first versions derive from.
 
         Args:
-            again: an attempt with what the program has now.
+            again: an attempt with the versions that the program has now.
 
         Raises:
-            OtherSearchError: it has another.
-            LightningError: the daemon cannot be reached, or has not got a version any more.
+            OtherSearchError: the program has another default.
+            LightningError: the daemon cannot be reached, or no longer has a version.
         """
         give_up = time.monotonic() + _ARRIVES_S
         for name, before in began_with.items():
@@ -102,7 +102,7 @@ class UsedVersions:
     def check_reached(
         self, child: Mapping[str, PromptVersion], before: Mapping[str, PromptVersion], attempts: Sequence[str]
     ) -> None:
-        """Say, of the first new text of each prompt, if it does not reach the program: no text would be better then."""
+        """Warn if the first new text of a prompt does not reach the program: no text could then be better."""
         for name in [one for one in child if child[one] != before[one] and one not in self._reached]:
             self._reached.add(name)
             if self._journal.take(["reached", name]) is None:

@@ -1,8 +1,8 @@
-"""The groups of a run that no step will ever take: someone dropped them, or what was recorded of them is deleted.
+"""The groups of a run that no step will ever take: someone dropped them, or what was recorded of them was deleted.
 
-The daemon takes the groups of a run whatever happened in them, so only what people take out can be missing (and groups
-of clients that did not say whom they are made for, once they rest). The step would wait for them for ever; the run
-begins another group for each.
+The daemon takes the groups of a run whatever happened in them, so only groups that people take out can be missing (and
+groups of clients that did not say for which policies they are made, once these groups rest). A step would wait for them
+forever, so the run begins another group for each.
 """
 
 import logging
@@ -14,12 +14,12 @@ from lightning_trainer.rollouts.team import TeamClient
 
 _log = logging.getLogger(__name__)
 _MOST_STEPS = 10
-"""As many steps' groups may be lost while one step is waited for: as ``max_sampling_rounds`` of dynamic sampling."""
+"""As many steps' groups may be lost during the wait for one step: like ``max_sampling_rounds`` of dynamic sampling."""
 _NAMED = 3
 
 
 class LostGroups:
-    """What is known of one run; what a step took is not lost, whatever became of it later."""
+    """The lost groups of one run. A group that a step took is not lost, whatever became of it later."""
 
     def __init__(self, daemon: DaemonClient | TeamClient, run: str, *, groups_per_step: int) -> None:
         self._daemon = daemon
@@ -29,18 +29,18 @@ class LostGroups:
         self._said: set[str] = set()
         self._step = 0
         self._of_step = 0
-        """How many were found since that step is waited for, except at the first look."""
+        """How many lost groups were found while waiting for ``_step``, without those that were known at the start."""
 
     def look(self, in_flight: Set[str], taken: Container[str], step: int) -> Set[str]:
-        """Return all that are known by now; new ones are said in a sentence.
+        """Return all lost groups that are known by now, and log the new ones in a sentence.
 
         Args:
             in_flight: ids of the groups that were begun and were neither taken nor lost before.
             taken: ids of the groups that steps have taken.
-            step: the one that is waited for.
+            step: the step that the run waits for.
 
         Raises:
-            TrainingError: so many were lost since that step is waited for that it will hardly come.
+            TrainingError: so many groups were lost while waiting for that step that it will hardly come.
         """
         if step != self._step:
             self._step, self._of_step = step, 0

@@ -1,15 +1,15 @@
-"""Which attempts of a training run are made when.
+"""The schedule of a training run: which attempts are made when.
 
 Attempts of step ``k`` start once the daemon has done step ``k - 1 - max_staleness``. With 0 this is synchronous: all of
-a step is sampled by the version that the previous step published. With more, agents go on while the trainer trains, and
-the group that is complete first is trained first: a slow attempt does not hold up the others. This is the admission
+a step is sampled by the version that the previous step published. With more, agents continue while the trainer trains,
+and the group that is complete first is trained first: a slow attempt does not hold up the others. This is the admission
 rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3), applied to groups. A step that the daemon takes from a
 file (``[[policy.stage]] data``) has no attempts.
 
 An interrupted run resumes where it was: the daemon says how many steps are done and which attempts it has, by the run's
-name, with which every group id begins. Other runs of the same policy may go on at the same time: a step takes the
-groups that are complete first, and each run keeps as many in flight as a step needs, so none waits for another. For a
-group that no step will take (``lost_groups.py``) it begins another.
+name, with which every group id begins. Other runs of the same policy may be running at the same time: a step takes the
+groups that are complete first, and each run keeps as many in flight as a step needs, so none waits for another. For
+each group that no step will take (``lost_groups.py``), the run begins another.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ class Schedule(Generic[NamedT]):
     """The groups of one run: which are begun, and which are due.
 
     Args:
-        daemon: says what it has of the run, and what it wants.
-        run: its name, with which the ids of its groups begin.
-        status: the policy's as the run begins.
+        daemon: says which groups of the run it has, and how many it wants.
+        run: the run's name, with which the ids of its groups begin.
+        status: the policy's status when the run begins.
         tasks_of_step: the tasks of each step, as many as a step has groups; more with a curriculum.
-        steps: how many the policy is to do in all.
+        steps: how many steps the policy should do in all.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Schedule(Generic[NamedT]):
         self._begun = self._before
         self._lost = LostGroups(daemon, run, groups_per_step=self._per_step)
         self._waiting: list[tuple[str, list[Work[NamedT]]]] = []
-        """Groups of the step begun last that are not begun yet."""
+        """Groups of the newest step that are not begun yet."""
         self._in_flight: set[str] = set()
 
     def due(self) -> Iterator[list[Work[NamedT]]]:
-        """Yield the attempts to begin now, those together whose spans are worth a delivery: a group's, or, where all of
-        a step is sampled by one version, the step's.
+        """Yield the attempts to begin now, in batches whose spans are delivered together: the attempts of a group or,
+        if one version samples all of a step, those of the step.
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for.
             TrainingError: so many groups were lost that the step will hardly come.
         """
-        # Groups that other runs have in flight do not count: they may take any time.
+        # Groups that other runs have in flight do not count: they may take any amount of time.
         taken = self._daemon.groups(self._prefix, taken_until=self.done)
         self._in_flight -= taken.keys()
         replaced = self._lost.look(self._in_flight, taken, self.done + 1)
@@ -101,7 +101,7 @@ class Schedule(Generic[NamedT]):
             yield from groups if self._ahead else [list(chain.from_iterable(groups))]
 
     def heard(self, status: dict[str, Any]) -> bool:
-        """Take note of the policy's newest status; return whether it has done another step, which is then ``done``."""
+        """Take note of the policy's newest status; return whether it has done another step, now counted in ``done``."""
         self._status = status
         if status["steps_done"] <= self.done:
             return False
@@ -114,11 +114,12 @@ class Schedule(Generic[NamedT]):
         wanted = self._daemon.used_up(self._prefix, taken_until=done) - replaced
         wanted += status["groups_wanted"] * with_attempts(status, done + 1, done + 1)
         wanted += self._per_step * with_attempts(status, done + 2, min(done + 1 + self._ahead, self._steps))
-        # Whole steps, and just as many groups beyond as were lost: what no step waits for would grow old.
+        # Whole steps, plus exactly as many groups as were lost: groups that no step waits for would become stale.
         return self._before - (self._before - wanted) // self._per_step * self._per_step + replaced
 
     def _where_it_was(self) -> tuple[int, int]:
-        """Return how many groups of this run the steps took that need none from it any more, and the last of those."""
+        """Return how many groups were taken from those of the run's own steps that need no more groups, and the last of
+        these steps."""
         started = max(0, self.done - self._ahead)
         made = self._by_step(self._daemon.groups(self._prefix))
         if not made:
@@ -139,7 +140,7 @@ class Schedule(Generic[NamedT]):
         return Counter(int(group.removeprefix(self._prefix).partition("/")[0]) for group in groups)
 
     def _chosen(self, step: int) -> Sequence[NamedT]:
-        """Return a step's tasks, of a curriculum first those that it chose before an interruption."""
+        """Return a step's tasks; with a curriculum, those that it chose before an interruption come first."""
         tasks = [*self._tasks_of_step(step)]
         if self._curriculum is None:
             return tasks
@@ -163,7 +164,7 @@ class Schedule(Generic[NamedT]):
                 f"step {step} has {has}, but the policy's groups_per_step is {status['groups_per_step']}; "
                 "make them equal"
             )
-        # Group ids carry run and step: a later return of the same task is another comparison.
+        # Group ids contain the run and the step: if a task comes again later, that is another comparison.
         prefix = f"{self._prefix}{step}/"
         works = [Work(task, f"{prefix}{task.id}", "train", step, "train") for task in tasks]
         wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}

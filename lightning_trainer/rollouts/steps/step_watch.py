@@ -1,4 +1,4 @@
-"""What a run is told of its steps: what the daemon found wrong in them, and if no attempt works or none arrives."""
+"""Warnings and errors about a run's steps: the daemon's problems with them, attempts that all fail or never arrive."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ def check_recording() -> None:
     """Check that this program records.
 
     Raises:
-        LightningError: it does not: a step would wait for its attempts for ever.
+        LightningError: it does not: a step would wait for its attempts forever.
     """
     if runtime() is None:
         raise LightningError(
@@ -30,8 +30,8 @@ class Arrivals:
     """Whether attempts of one run arrive at the daemon; once one has, the others will.
 
     Args:
-        there: asks the daemon how many of them it has, by group.
-        endpoint: where the daemon is.
+        there: asks the daemon how many of the attempts it has, by group.
+        endpoint: the daemon's URL.
     """
 
     def __init__(self, there: Callable[[], Mapping[str, int]], endpoint: str) -> None:
@@ -41,14 +41,15 @@ class Arrivals:
         self._seen = False
 
     def check(self, ended: int, *, wait_s: float = 0.0) -> None:
-        """Check that one of those that have ended by now has arrived.
+        """Check that at least one of the attempts that have ended by now has arrived.
 
         Args:
-            wait_s: how long to wait for spans that are on their way; then they may still arrive, and the client has
-                said what they wait for.
+            wait_s: how long to wait for spans that are on their way. If some still are after that, nothing is checked:
+                they may yet arrive, and the client has logged what they wait for.
 
         Raises:
-            LightningError: none has, though nothing waits: the daemon answers only when it has stored what it was sent.
+            LightningError: none has arrived, though no span is waiting: the daemon answers only when it has stored what
+                it was sent.
         """
         if self._seen or not ended or not lt.flush(wait_s):
             return
@@ -67,8 +68,8 @@ class StepWatch:
     """Follows the attempts and steps of one run.
 
     Args:
-        status: the policy's as the run begins: what the daemon has said by then is of other runs.
-        arrivals: of the attempts that are trained.
+        status: the policy's status when the run begins; the problems in it are those of other runs.
+        arrivals: arrivals of the attempts to train on.
     """
 
     def __init__(self, status: dict[str, Any], arrivals: Arrivals) -> None:
@@ -77,10 +78,10 @@ class StepWatch:
         self._whole = status["group_size"] * status["groups_per_step"]
         self._said = set(status["problems"])
         self._failed: dict[int, list[str]] = {}
-        """Errors by the run's own step, since a step was trained."""
+        """Errors by the run's own step, since a step last trained on something."""
 
     def attempt_ended(self, attempt: AttemptEnded) -> None:
-        """Take note of how it ended."""
+        """Take note of how an attempt ended."""
         self._ended += attempt.stage == "train"
         if attempt.stage == "train" and attempt.step is not None and attempt.error is not None:
             self._failed.setdefault(attempt.step, []).append(attempt.error)
@@ -125,5 +126,5 @@ def _where_they_went(endpoint: str) -> str:
 
 
 def reward_mean(status: dict, step: int) -> float | None:
-    """Return the mean reward of what that step trained; attempts that ended meanwhile may belong to later ones."""
+    """Return the mean reward of what a step trained on; attempts that ended meanwhile may belong to later steps."""
     return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)

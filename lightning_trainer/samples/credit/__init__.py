@@ -1,1 +1,1 @@
-"""Who gets how much of a reward: one credit-assignment scheme a file, and the groups that are compared."""
+"""Who gets how much of a reward: one credit-assignment scheme per file, and the groups that are compared."""

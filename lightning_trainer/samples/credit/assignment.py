@@ -16,16 +16,17 @@ from lightning_trainer.types import Credit, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Every transition of the group that is not a gap is in exactly one of the first two."""
+    """What can be trained: every transition of the group that is not a gap is in ``credits`` or in ``refused``."""
 
     credits: Mapping[str, Credit]
     """By transition id: what can be trained; their values are numbers."""
     refused: Mapping[str, Reason]
-    """By transition id: what cannot, and why."""
+    """By transition id: why a transition cannot be trained."""
     row_credits: Mapping[str, Mapping[Peers, tuple[float, ...]]]
-    """By attempt id, and by whom they are compared with: one value for each row that has something to train."""
+    """By attempt id, then by the peers that the rows are compared with: one value for each row that has something to
+    train; of a scheme that gives rewards, also for each other row with the same peers."""
     passed_on: Mapping[str, float] = field(default_factory=dict)
-    """By transition id: rewards of the calls that are not trained, of a scheme that gives rewards."""
+    """By transition id: rewards of the calls that are not trained, if the scheme gives rewards."""
 
 
 def assign(
@@ -34,8 +35,8 @@ def assign(
     """Run a scheme over the trajectories of one group.
 
     Args:
-        gives_rewards: what the scheme gives are the calls' own rewards, which are made advantages of later: those of
-            calls that are not trained are passed on, and what an attempt earned counts them.
+        gives_rewards: whether the scheme gives the calls' own rewards, from which advantages are computed later. Those
+            of calls that are not trained are then passed on, and count in what an attempt earned.
 
     Raises:
         CreditAssignmentError: the scheme cannot be applied.
@@ -63,7 +64,7 @@ def assign(
             else:
                 trained[transition.transition_id] = credit
                 if credit is before:
-                    continue  # many transitions share one, and it is one row
+                    continue  # many transitions share one credit, which is one row
                 before = credit
                 own = rows.setdefault(transition.attempt_id, {}).setdefault((trajectory.agent, credit.peers), {})
                 own[credit.row_id] = credit.value
@@ -82,6 +83,6 @@ def assign(
 
 
 def refuse_all(trajectories: Sequence[Trajectory], reason: Reason) -> Assignment:
-    """Return the assignment of a group of which nothing can be trained."""
+    """Return the assignment of a group in which nothing can be trained."""
     steps = (step for trajectory in trajectories for step in trajectory.transitions)
     return Assignment({}, {step.transition_id: reason for step in steps if not step.gap}, {})

@@ -1,8 +1,9 @@
-"""Which attempts form a group, which of them are whole, when a group last heard of one, and when a step may start.
+"""Which attempts form a group, which of them are complete, when a group last got one, and when a step may start.
 
 Attempts are grouped by the user's key, by task, or by identical prompt. The store gives an attempt the group id
-``lightning.group.id``, or its task id where it has none; this is ``key``. The other two replace it. All of it is pure,
-and grouping idempotent: the loop asks again whenever something was stored, and it and the batch that is built agree.
+``lightning.group.id``, or its task id if it has none: that is ``key``. The other two replace that id. Nothing here does
+I/O, and grouping is idempotent: the loop asks again whenever something was stored, and agrees with the batch that is
+built.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ class Collection:
     """Ended attempts that no step has consumed yet, by group."""
 
     ready: tuple[tuple[str, tuple[Attempt, ...]], ...]
-    """Groups that are complete or that nothing more is expected for, oldest completion first."""
+    """Groups that are complete or expect nothing more, oldest completion first."""
     waiting: dict[str, int]
     """Ended training attempts of every group that is still being filled."""
 
@@ -49,16 +50,17 @@ def collect(
 ) -> Collection:
     """Sort ended attempts into groups that are ready and groups that are waiting for more.
 
-    A group is ready when ``group_size`` of its training attempts (and, where it ``needs_baseline``, one baseline) have
-    ended, or when it has heard nothing for ``group_timeout_s`` seconds: a lost attempt must not hold up the others for
-    ever. ``heard_ns`` says when each last heard something (``arrivals.py``); unless given, that is when its last
-    attempt ended. Groups in ``expecting`` have an attempt that has ended and is held back, so there the waiting has an
-    end of its own. A baseline goes with its group and makes none alone, and nor does a single attempt of those that
-    nobody gave a group (``ungrouped``): there is no other to compare it with, and it would take a group's place in a
-    step.
+    A group is ready when ``group_size`` of its training attempts (and, if it ``needs_baseline``, one baseline) have
+    ended, or when it has heard nothing for ``group_timeout_s`` seconds: a lost attempt must not hold up the others
+    forever. ``heard_ns`` says when each group last heard something (``Arrivals``); if not given, that is when its last
+    attempt ended. Groups in ``expecting`` do not time out: they have an ended attempt that is held back, and that wait
+    has a limit of its own. A baseline goes with its group and does not make one alone. Neither does a single attempt
+    that was given no group (``ungrouped``): there is no other to compare it with, and it would take a group's place in
+    a step.
 
-    Of a task or prompt that comes again and again, a step takes the first whole group, and the rest waits where it
-    makes one too. A group that was named (``group_by`` is ``key``) has the members that were given to it.
+    If a task or prompt comes again and again, a step takes the first complete group, and the rest waits if it makes a
+    complete one too; otherwise the step takes all. A group that was named (``group_by`` is ``key``) keeps all members
+    that were given to it.
     """
     heard = heard_ns or {}
     by_group: dict[str, list[Attempt]] = {}
@@ -91,23 +93,27 @@ def collect(
 # When a group last heard of one of its attempts, by the daemon's own clock.
 #
 # When an attempt ended says little about that: after an outage, of the daemon or of the network, attempts that ended
-# long ago come one after the other, and a group that was judged by their ends would be torn apart at the first of
-# them.
+# long ago arrive one after the other, and a group that was judged by their end times would be torn apart when the first
+# one arrives.
 
 
 class Arrivals:
-    """Asked again and again, with all ended attempts that no step has consumed; times in nanoseconds since 1970."""
+    """Remembers when each group last got an attempt.
+
+    It is asked repeatedly, with all ended attempts that no step has consumed; times are in nanoseconds since 1970.
+    """
 
     def __init__(self, now_ns: int) -> None:
         self._looked_ns = now_ns
         self._heard: dict[str, tuple[int, int]] = {}
-        """Attempts of each group, and when the last of them came."""
+        """By group: its number of attempts, and when the last of them arrived."""
 
     def last_heard(self, attempts: Sequence[Attempt], now_ns: int) -> Mapping[str, int]:
-        """Return by group when something last came.
+        """Return, by group, when an attempt last arrived.
 
-        What was not there at the last look came after it, and not before it ended: a loop that trains for an hour does
-        not look, and what was lost meanwhile shall not be waited for anew.
+        An attempt that is new since the last look is taken to have arrived right after that look, but not before it
+        ended: a loop that trains for an hour does not look, and that hour counts toward the wait for attempts that were
+        lost.
         """
         ends: dict[str, int] = {}
         for attempt in attempts:
@@ -123,7 +129,7 @@ class Arrivals:
         return {group_id: since_ns for group_id, (_, since_ns) in heard.items()}
 
 
-# An attempt that has ended is held back until all of its spans have come, or nothing more comes for a while.
+# An attempt that has ended is held back until all of its spans have arrived, or until none has arrived for a while.
 #
 # What the numbers on the spans guarantee, and what they do not, is in docs/delivery.md.
 
@@ -134,13 +140,13 @@ class Sorted:
 
     ready: tuple[Attempt, ...]
     held: Mapping[str, int]
-    """Attempts that are waited for: how many spans each lacks."""
+    """By the id of each attempt that is waited for: how many spans it lacks."""
     given_up: tuple[str, ...]
-    """One sentence for each attempt that goes on without some of its spans from now on."""
+    """One sentence for each attempt that is used without some of its spans from now on."""
 
 
 class Completeness:
-    """Remembers since when each attempt lacks how many spans; time is the caller's, in seconds."""
+    """Remembers how many spans each attempt lacks, and since when; the caller gives the time, in seconds."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -148,9 +154,11 @@ class Completeness:
         self._given_up: set[str] = set()
 
     def sort(self, attempts: Sequence[Attempt], missing: Mapping[str, int], now_s: float) -> Sorted:
-        """Args:
-        attempts: those that have ended and that no step has consumed.
-        missing: how many spans each of them lacks; absent where none.
+        """Sort ended attempts into those that may be trained on and those that wait for spans.
+
+        Args:
+            attempts: those that have ended and that no step has consumed.
+            missing: how many spans each of them lacks; absent if none.
         """
         known = {attempt.attempt_id for attempt in attempts}
         self._lacking = {attempt_id: since for attempt_id, since in self._lacking.items() if attempt_id in known}
@@ -174,7 +182,7 @@ class Completeness:
         return Sorted(tuple(ready), held, tuple(sentences))
 
     def gave_up_on(self, attempts: Sequence[Attempt]) -> float:
-        """Return how many of these go on without some of their spans."""
+        """Return how many of these attempts are used without some of their spans."""
         return float(sum(attempt.attempt_id in self._given_up for attempt in attempts))
 
     def _is_worth_waiting(self, attempt_id: str, lacks: int, now_s: float) -> bool:
@@ -196,7 +204,7 @@ def regroup(
     Args:
         attempts: any.
         calls: everything that was recorded of them; looked at only for ``prompt``.
-        prompt_of: what a call's prompt is known by, empty if it is not known; None: by its ids.
+        prompt_of: returns what identifies a call's prompt, empty if that is not known; None: its token ids do.
     """
     if policy.group_by == "key":
         return list(attempts)
@@ -212,8 +220,10 @@ def regroup(
 def prompt_keys(
     calls: Iterable[Call], policy: PolicyConfig, prompt_of: Callable[[Call], bytes] | None = None
 ) -> dict[str, str]:
-    """Return by attempt id the key of its first prompt, images included: that of the earliest call of the policy's
-    agents."""
+    """Return, by attempt id, the key of the attempt's first prompt, images included.
+
+    The first prompt is that of the earliest call of the policy's agents.
+    """
     first: dict[str, tuple[int, str, bytes]] = {}
     for call in calls:
         if call.attempt_id is None or not policy.claims(call.agent):
@@ -232,5 +242,5 @@ def prompt_keys(
 
 
 def no_prompt_key(attempt_id: str) -> str:
-    """Return the group id of an attempt that made no call: it can be compared with none."""
+    """Return the group id of an attempt that made no call: it cannot be compared with any other."""
     return f"prompt-none-{attempt_id}"

@@ -1,7 +1,7 @@
 """Promise 5: a group holds two or more attempts of the same task, or it is refused with the reason.
 
-Each agent is compared with itself in the other attempts, so attempts may take different routes through a team. Where
-credit depends on who else took part they may not: then a group is refused whose attempts are by different agents.
+Each agent is compared with itself in the other attempts, so attempts may take different routes through a team. If
+credit depends on who else took part, they may not: a group whose attempts are by different agents is then refused.
 
 Only attempts with something to train count: one attempt alone is not a baseline, whatever else the group contains.
 """
@@ -18,7 +18,7 @@ from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Attempt
 
 Peers: TypeAlias = tuple[str, str]
-"""(agent, ``Credit.peers``): rows of the group with the same ones are compared with each other."""
+"""(agent, ``Credit.peers``): rows of a group that have the same pair are compared with each other."""
 
 KEY_NAMES: Mapping[str, str] = {"key": "lightning.group.id", "task": "task id", "prompt": "first prompt"}
 """What ``group_by`` groups by, for people."""
@@ -47,13 +47,13 @@ class GroupSummary:
 
     group_id: str
     task_id: str | None
-    """None when the attempts are of several."""
+    """None when the attempts are of several tasks."""
     size: int
     """Attempts, scored or not."""
     comparable: int
     """Attempts that were scored and have something to train."""
     rewards: tuple[float | None, ...]
-    """Of the attempts, by attempt id; None where nothing scored it."""
+    """Of the attempts, in the order of their ids; None for one that nothing scored."""
     verdict: Reason
     """``SAMPLED`` when it is trained."""
     refused_reason: str | None
@@ -63,11 +63,11 @@ class GroupSummary:
     unpaired: frozenset[Peers] = frozenset()
     """Rows that only one attempt has, such as those of a turn that no other attempt got to: not trained."""
     flat: bool = False
-    """Whether all that is compared in it earned the same, left out for that or not."""
+    """Whether all that is compared in the group earned the same, whether or not it is left out for that."""
 
     @property
     def deviation(self) -> float | None:
-        """Standard deviation of the attempts' rewards; None where fewer than two have one."""
+        """Standard deviation of the attempts' rewards; None if fewer than two have one."""
         given = [reward for reward in self.rewards if reward is not None]
         return pstdev(given) if len(given) > 1 else None
 
@@ -85,7 +85,8 @@ def judge_group(
     """Decide whether the attempts of a group may be compared, and whether comparing them teaches anything.
 
     Args:
-        baseline: reward of the group's baseline attempt; with it, they are compared with that and not with one another.
+        baseline: reward of the group's baseline attempt; if given, the attempts are compared with it and not with one
+            another.
         one_team: why only attempts by the same agents may be compared, for people; None if any may be.
     """
     members = sorted(members, key=lambda member: member.attempt.attempt_id)
@@ -148,7 +149,7 @@ def _refusal(
 
 
 def _is_flat(comparable: Sequence[Member], paired: Set[Peers], baseline: float | None) -> bool:
-    """Whether all rows that are compared with each other have one credit, that of the baseline where there is one."""
+    """Whether all rows that are compared with each other have one credit, the baseline's if there is one."""
     also = [] if baseline is None else [baseline]
     return all(
         all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
@@ -161,7 +162,7 @@ def _total(member: Member) -> float:
 
 
 def all_equal(values: Sequence[float]) -> bool:
-    """Whether they differ by no more than rounding does."""
+    """Whether the values differ by no more than rounding error."""
     return max(values) - min(values) <= _SAME * max(1.0, *map(abs, values))
 
 
@@ -180,8 +181,8 @@ def _listed(names: Sequence[str]) -> str:
 
 # Which groups of a step are worth training: those whose attempts differ most.
 #
-# Source: Wang et al., RAGEN (arXiv 2504.20073), StarPO-S: of the groups of a step the share with the largest
-# deviation of rewards is kept, since groups of which the outcome is certain teach little and let training collapse.
+# Source: Wang et al., RAGEN (arXiv 2504.20073), StarPO-S: of a step's groups, the share whose rewards deviate most is
+# kept, since groups with a certain outcome teach little and let training collapse.
 
 _RANKED = (Reason.SAMPLED, Reason.ZERO_VARIANCE_GROUP)
 
@@ -189,8 +190,8 @@ _RANKED = (Reason.SAMPLED, Reason.ZERO_VARIANCE_GROUP)
 def keep_most_uncertain(groups: Sequence[GroupSummary], share: float) -> list[GroupSummary]:
     """Return the groups with new verdicts; refused ones are not counted, and one is always kept.
 
-    What attempts earned in credit grows with their calls where each call is a row, so where they have rewards of their
-    own these are compared.
+    What attempts earned in credit grows with the number of their calls if each call is a row, so rewards of the
+    attempts themselves are compared instead if there are any.
 
     Args:
         share: of the step's comparable groups, in (0, 1].
@@ -217,8 +218,8 @@ def _uncertainty(group: GroupSummary) -> float:
 # A moving floor: groups whose attempts hardly differ are left out, measured by the groups of earlier steps.
 #
 # Source: Yu et al., RLPR (arXiv 2506.18254), section 3: rewards that are probabilities always differ a little, so "all
-# the same" never leaves a group out, and what is little changes as the policy learns. Hence an exponential moving
-# average of the mean deviation of each step. The first step has no floor.
+# the same" never leaves a group out, and what counts as little changes as the policy learns. Hence an exponential
+# moving average of the mean deviation of each step. The first step has no floor.
 
 
 def moving_floor(deviations: Sequence[float], factor: float, decay: float) -> float:
@@ -227,7 +228,7 @@ def moving_floor(deviations: Sequence[float], factor: float, decay: float) -> fl
     Args:
         deviations: of each earlier step, first to last: the mean of its groups' deviations.
         factor: how many times the average the floor is.
-        decay: what one step leaves of the average before it, in [0, 1).
+        decay: the share of the earlier average that remains after one step, in [0, 1).
     """
     average = None
     for deviation in deviations:
@@ -236,7 +237,7 @@ def moving_floor(deviations: Sequence[float], factor: float, decay: float) -> fl
 
 
 def leave_out_below(groups: Sequence[GroupSummary], floor: float) -> list[GroupSummary]:
-    """Return the groups with new verdicts."""
+    """Return the groups, with a new verdict for those whose rewards deviate less than ``floor``."""
     return [
         replace(group, verdict=Reason.LOW_VARIANCE_GROUP)
         if group.verdict is Reason.SAMPLED and (group.deviation or 0.0) < floor
@@ -247,8 +248,8 @@ def leave_out_below(groups: Sequence[GroupSummary], floor: float) -> list[GroupS
 
 # Dynamic sampling: a step is filled with further groups until enough of them have something to teach.
 #
-# Source: Yu et al., DAPO (arXiv 2503.14476), section 3.2. Groups without spread teach nothing, and without this a
-# step is the smaller for them, whether they are left out or still count in a denominator.
+# Source: Yu et al., DAPO (arXiv 2503.14476), section 3.2. Groups without spread teach nothing, and without this they
+# make a step smaller, whether they are left out or still count in a denominator.
 
 
 def groups_wanted(policy: PolicyConfig, taken: int, groups: Sequence[GroupSummary]) -> int:
@@ -256,7 +257,7 @@ def groups_wanted(policy: PolicyConfig, taken: int, groups: Sequence[GroupSummar
 
     Args:
         taken: groups that the step has now.
-        groups: what became of them.
+        groups: those groups, judged.
     """
     algorithm = policy.algorithm
     if not algorithm.dynamic_sampling:

@@ -1,8 +1,8 @@
 """The kinds of reward: for single calls, for one agent, and for the whole attempt.
 
-A kind that nothing was given is not part of the task and counts as 0. A kind that anything was given is expected of
-all that are compared with it: where it is missing, so is every credit that depends on it (promise 6). Nothing is
-expected of a call that cannot be trained (``Transition.gap``), but a reward that it was given counts.
+A kind that was never given is not part of the task and counts as 0. A kind that was given at least once is expected of
+all that are compared with each other: where it is missing, so is every credit that depends on it (promise 6). Nothing
+is expected of a call that cannot be trained (``Transition.gap``), but a reward that such a call was given counts.
 """
 
 import math
@@ -57,8 +57,8 @@ class Kinds:
 def kinds_by_agent(trajectories_G: Sequence[Trajectory]) -> Mapping[str, Kinds]:
     """Return the kinds of each agent: what is expected of one agent is not expected of another.
 
-    The reward of the attempt is expected of all of them: an agent that took part only in attempts that lack it has lost
-    it, too.
+    The reward of the attempt is expected of all of them: an agent that took part only in attempts that lack it is
+    missing it, too.
     """
     outcome = any(trajectory.reward is not None for trajectory in trajectories_G)
     kinds: dict[str, Kinds] = {}
@@ -73,13 +73,13 @@ def kinds_by_agent(trajectories_G: Sequence[Trajectory]) -> Mapping[str, Kinds]:
 
 
 def outcome_of(trajectory: Trajectory, kinds: Kinds) -> float | None:
-    """Return the reward of the attempt: 0 where the task has none, None where it is missing."""
+    """Return the reward of the attempt: 0 if the task has none, None if it is missing."""
     reward = finite(trajectory.reward, f"attempt {trajectory.attempt.attempt_id}")
     return reward if kinds.outcome else 0.0
 
 
 def own_of(trajectory: Trajectory, kinds: Kinds) -> float | None:
-    """Return the agent's own reward, likewise."""
+    """Return the agent's own reward: 0 if the task has none, None if it is missing."""
     reward = finite(trajectory.own_reward, f"agent {trajectory.agent} in attempt {trajectory.attempt.attempt_id}")
     return reward if kinds.own else 0.0
 
@@ -92,7 +92,7 @@ def end_of(trajectory: Trajectory, kinds: Kinds, team_weight: float = 1.0) -> fl
 
 
 def steps_of(trajectory: Trajectory, kinds: Kinds) -> list[float | None]:
-    """Return the rewards ``[T]`` of the single calls, likewise; 0 for a gap that has none."""
+    """Return the rewards ``[T]`` of the single calls: 0 if the task has none, None where missing; 0 for such a gap."""
     rewards_T = [finite(step.reward, f"transition {step.transition_id}") for step in trajectory.transitions]
     if not kinds.steps:
         return [0.0] * len(rewards_T)

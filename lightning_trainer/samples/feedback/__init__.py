@@ -1,1 +1,1 @@
-"""What people and systems say of answers, and how it becomes a reward."""
+"""What people and systems say about answers, and how it becomes a reward."""

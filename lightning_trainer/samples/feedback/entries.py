@@ -1,7 +1,7 @@
 """One piece of feedback, as it is kept in spans: an evaluation (``gen_ai.evaluation.result``) that names its source.
 
-Whether it comes from the client's ``lt.feedback``, ``POST /lightning/feedback``, another tracer's OTLP, or Langfuse's
-score API, it becomes such a span, so it is as durable, idempotent, and backed up as every span.
+All feedback becomes such a span, whether it comes from the client's ``lt.feedback``, ``POST /lightning/feedback``,
+another tracer's OTLP, or Langfuse's score API, so it is as durable, idempotent, and backed up as every span.
 """
 
 import hashlib
@@ -123,7 +123,7 @@ def _subject(span: Span, told: Mapping[str, AttributeValue]) -> Subject:
 
 
 def edits_of(spans: Iterable[Span]) -> tuple[Entry, ...]:
-    """Return edited answers, what takes feedback back, and what that names by its trace; oldest first."""
+    """Return edited answers, entries that take feedback back, and entries that those name by trace; oldest first."""
     entries = [entry for span in spans if span.events for entry in entries_of(span)]
     back = {entry.trace_id for entry in entries if entry.taken_back}
     found = {entry.key: entry for entry in entries if entry.correction or entry.trace_id in back}
@@ -146,7 +146,7 @@ def feedback_span(
     """Return feedback as a span.
 
     Args:
-        entry_id: the source's own name for it: a second one with the same id is the same span.
+        entry_id: the source's own id of this feedback; a second one with the same id becomes the same span.
     """
     given_ns = time.time_ns() if given_ns is None else given_ns
     who: dict[str, AttributeValue] = {semconv.FEEDBACK_SOURCE: source, semconv.FEEDBACK_KIND: kind}

@@ -15,7 +15,7 @@ from lightning_trainer.samples.feedback.standing import Opinion, Standing, stand
 
 _HOUR_NS = 3600 * 10**9
 MOST_SOURCES = 500
-"""Limit on the sources in one report; those that weigh least come first, since they are what it is read for."""
+"""Limit on the sources in one report; those that weigh least come first, since people read a report to find them."""
 
 
 class State(StrEnum):
@@ -50,7 +50,7 @@ class Kept:
 
     @property
     def withdraws(self) -> bool:
-        """Whether it only takes back: then it neither waits nor counts against a cap, since it makes no reward."""
+        """Whether it only takes feedback back: it makes no reward, so it neither waits nor counts against a cap."""
         return self.taken_back and not self.edited
 
     @property
@@ -95,10 +95,10 @@ class Review:
     """By source."""
     outcomes: tuple[Outcome, ...]
     next_release_ns: int | None
-    """When the next one leaves quarantine, at the earliest; None if none is in it."""
+    """When the next piece of feedback leaves quarantine, at the earliest; None if there is none in it."""
     by_source: Mapping[str, Counter[State]] = field(default_factory=dict)
     over_cap: frozenset[str] = frozenset()
-    """Sources of which something does not count because of the caps of the present hour."""
+    """Sources with feedback that does not count because of the current hour's caps."""
 
 
 def target_of(attempt_id: str, response_id: str | None, name: str) -> str:
@@ -117,12 +117,12 @@ def quarantine_ns(config: FeedbackConfig) -> int:
 
 
 def hour_began_ns(at_ns: int) -> int:
-    """Return the start of the hour that the caps at this time are for."""
+    """Return the start of the hour whose caps apply at this time."""
     return at_ns - at_ns % _HOUR_NS
 
 
 def within_caps(said: Mapping[str, int], config: FeedbackConfig) -> dict[str, int]:
-    """Return by source how much of what it said in an hour is within its own cap; without trusted sources."""
+    """Return, by source, how much of what it said in an hour is within its own cap; trusted sources are left out."""
     return {one: min(number, config.source_per_hour) for one, number in said.items() if not is_trusted(one, config)}
 
 
@@ -137,7 +137,7 @@ def review(kept: Sequence[Kept], verified: Mapping[str, float], config: Feedback
     states = dict(_states(kept, config, trusted, now_ns))
     waits_ns = quarantine_ns(config)
     releases = [one.received_ns + waits_ns for one in kept if states[one.key] is State.QUARANTINED]
-    # What waits makes no reward yet, but its source does not stand by what it said before.
+    # Feedback that waits makes no reward yet, but it already replaces what its source said before.
     said_of = [one for one in kept if states[one.key] in (State.COUNTED, State.QUARANTINED)]
     counted = [one for one in said_of if states[one.key] is State.COUNTED]
     about = {_target(one, config): one for one in counted if one.value is not None or one.taken_back}
@@ -167,9 +167,10 @@ def _target(one: Kept, config: FeedbackConfig) -> str:
 
 
 def _latest(said: Sequence[Kept], config: FeedbackConfig) -> dict[str, dict[str, Kept]]:
-    """Return by target and source the latest rating that its source has not taken back since.
+    """Return, by target and source, the latest rating that its source has not taken back since.
 
-    What takes back names a score of Langfuse's (whose words share a trace), a response, or all of the attempt.
+    An entry that takes back names a score of Langfuse's (whose entries share a trace), a response, or the whole
+    attempt.
     """
 
     def by(one: Kept) -> tuple[str | None, str, str]:
@@ -207,7 +208,7 @@ def _outcome(about: Kept, voices: Sequence[tuple[str, float, float]], config: Fe
 def _states(
     kept: Iterable[Kept], config: FeedbackConfig, trusted: set[str], now_ns: int
 ) -> Iterable[tuple[tuple[str, str], State]]:
-    """Yield each one's state in order of arrival: what came before a cap was reached stays counted."""
+    """Yield every entry's state in order of arrival: what came before a cap was reached stays counted."""
     waits_ns = quarantine_ns(config)
     of_source: Counter[tuple[str, int]] = Counter()
     of_all: Counter[int] = Counter()
@@ -216,7 +217,7 @@ def _states(
         free = one.source in trusted or one.withdraws
         if not free:
             of_source[one.source, hour] += 1
-            # What is over its source's own cap leaves the room for others as it is.
+            # Feedback over its source's own cap does not use up the cap that all sources share.
             within = of_source[one.source, hour] <= config.source_per_hour
             of_all[hour] += within
             if not within or of_all[hour] > config.all_per_hour:

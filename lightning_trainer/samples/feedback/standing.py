@@ -1,10 +1,10 @@
-"""How much each source weighs: by how often it was right where someone can tell.
+"""How much each source weighs, by how often it was right when that can be told.
 
-What a source said of an answer is compared with the verified reward of it, or, where there is none, with what the other
-sources said, each by its own weight; this is repeated until the weights stay (truth discovery, as in Dawid and Skene,
-"Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm", 1979, with one rate a source). A source
-is never compared with itself, and one that is mostly wrong weighs nothing: what it says is not turned round, since an
-attacker who knew that would only say the opposite.
+What a source said of an answer is compared with the answer's verified reward or, if there is none, with what the other
+sources said, each by its own weight; this is repeated until the weights no longer change (truth discovery, as in Dawid
+and Skene, "Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm", 1979, with one rate per
+source). A source is never compared with itself, and one that is mostly wrong weighs nothing: what it says is not
+reversed, since an attacker who knew that would only say the opposite.
 
 Weight: the log odds of being right, which is the best weight of a vote of independent sources (Nitzan and Paroush,
 "Optimal Decision Rules in Uncertain Dichotomous Choice Situations", 1982), as a multiple of that of an unknown source.
@@ -15,18 +15,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 PRIOR_RIGHT, PRIOR_WRONG = 3.0, 1.0
-"""An unknown source is right as if it had been so in three of four comparisons."""
+"""An unknown source counts as if it had been right in three of four comparisons."""
 MOST = 2.0
-"""Times an unknown source's weight: nobody outweighs three others."""
+"""Limit on a weight, in multiples of an unknown source's: no source outweighs three others."""
 _BY_OTHERS = 0.5
-"""A comparison with other sources is worth so much of one with a verified reward."""
+"""Worth of a comparison with other sources, relative to one with a verified reward."""
 _ROUNDS = 25
 _STILL = 1e-6
 _LITTLE = 0.25
-"""Of an unknown source's weight: less than this is next to nothing."""
+"""A weight below this share of an unknown source's is next to nothing."""
 _SURE_DEVIATIONS = 0.84
-"""Of the rate of being right, that must fit below one half before a source is named: sure by 80 %. In the first minutes
-an honest source often stands next to those who err, and is named wrongly in every third run if this is zero."""
+"""How many standard deviations above its mean a source's rate of being right must still be below one half before the
+source is named: 80 % sure. In the first minutes an honest source often stands next to those that err; if this were
+zero, it would be named wrongly in every third run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,12 @@ class Standing:
     source: str
     opinions: int = 0
     right: float = 0.0
-    """How much of its comparisons agreed: the sum of ``1 - |difference|``, each times what it is worth."""
+    """How much its comparisons agreed: the sum of ``1 - |difference|``, each times what the comparison is worth."""
     compared: float = 0.0
     verified: int = 0
     """Comparisons with a verified reward."""
     wrong_verified: int = 0
-    """Of these, how many were further from it than from its opposite."""
+    """How many of these differed from the verified reward by more than 0.5."""
     trusted: bool = False
 
     @property
@@ -61,7 +62,7 @@ class Standing:
 
     @property
     def weight(self) -> float:
-        """From 0 to ``MOST``; 1 for a source that nobody knows."""
+        """From 0 to ``MOST``; 1 for an unknown source and for a trusted one."""
         if self.trusted:
             return 1.0
         rate = self.reliability
@@ -76,7 +77,7 @@ class Standing:
     def suspicious(self) -> bool:
         """Whether it was compared often enough to say that it is more often wrong than right.
 
-        What is said of the rate is a beta distribution, by its mean and deviation.
+        Its rate of being right has a beta distribution, which is judged by its mean and standard deviation.
         """
         rate = self.reliability
         deviation = math.sqrt(rate * (1 - rate) / (self.compared + PRIOR_RIGHT + PRIOR_WRONG + 1))
@@ -89,7 +90,7 @@ def standings(
     """Return every source's standing.
 
     Args:
-        opinions: one of a source on a target at most.
+        opinions: at most one of a source on a target.
         verified: rewards that are right, from 0 to 1, by target.
         trusted: sources that weigh 1 whatever they say.
     """

@@ -1,7 +1,7 @@
 """How often a judge is wrong, by the attempts whose right reward is known, and the correction that follows from it.
 
 Rates: ``rho0`` is the mean of what the judge gives where 0 is right (false positives, for a judge of yes and no), and
-``rho1`` is 1 less the mean of what it gives where 1 is right (false negatives).
+``rho1`` is 1 minus the mean of what it gives where 1 is right (false negatives).
 
 Correction: ``(r - rho0) / (1 - rho0 - rho1)``, whose mean is the right reward whatever the rates are (Cai et al.,
 "Reinforcement Learning with Verifiable yet Noisy Rewards under Imperfect Verifiers", arXiv 2510.00915, the backward
@@ -31,7 +31,7 @@ class Estimate:
 
     @property
     def variance(self) -> float:
-        """Of the number, as a normal distribution with this interval has it."""
+        """Variance of a normal distribution that has this interval."""
         return ((self.high - self.low) / (2 * _Z)) ** 2
 
 
@@ -49,22 +49,25 @@ class Reliability:
 
     name: str
     labels: int
-    """Attempts that have both."""
+    """Attempts that it judged and whose right reward is known."""
     false_positives: Estimate | None
-    """``rho0``; None where no right reward is 0, or they are not all 0 or 1."""
+    """``rho0``; None if no right reward is 0, or unless ``in_range`` and ``of_two``."""
     false_negatives: Estimate | None
-    """``rho1``."""
+    """``rho1``; None if no right reward is 1, or unless ``in_range`` and ``of_two``."""
     rank_agreement: Estimate | None
-    """Kendall's tau-b, from -1 to 1; None of fewer than ten attempts, or where all have one value."""
+    """Kendall's tau-b, from -1 to 1; None for fewer than ten attempts, or if all were judged alike or all right rewards
+    are equal."""
     in_range: bool
-    """Whether all that it gave is from 0 to 1."""
+    """Whether all rewards that the judge gave are from 0 to 1."""
     of_two: bool
     """Whether all right rewards are 0 or 1."""
 
     @property
     def informedness(self) -> Estimate | None:
-        """``1 - rho0 - rho1``: how far apart it holds right and wrong; 0 is a coin. The interval is that of the worst
-        case of both rates."""
+        """``1 - rho0 - rho1``: how well the judge tells right from wrong; 0 is a coin toss.
+
+        The interval is that of the worst case of both rates.
+        """
         wrong, missed = self.false_positives, self.false_negatives
         if wrong is None or missed is None:
             return None
@@ -90,7 +93,7 @@ class Correction:
 
 
 def wilson(mean: float, count: int) -> Estimate:
-    """Return the interval of a rate, from 0 to 1; of nothing it is all there is."""
+    """Return a rate with its interval, within 0 to 1; if nothing was counted, the interval is all of 0 to 1."""
     if count == 0:
         return Estimate(0.5, 0.0, 1.0, 0)
     spread = _Z * _Z / count
@@ -117,14 +120,14 @@ def reliability(name: str, pairs: Sequence[Pair]) -> Reliability:
 
 
 def correction(known: Reliability, floor: float) -> Correction:
-    """Return how a judge is corrected, or why it is not to be trained with.
+    """Return how a judge is corrected, or why its rewards must not be trained with.
 
-    The weight is multiplied by ``J^2 / (J^2 + v)``, of the informedness ``J`` and the variance ``v`` of its estimate.
-    In all, rewards are multiplied by Tikhonov's regularized inverse ``J / (J^2 + v)`` instead of ``1 / J``: a judge of
-    which little is known counts less, and one with hundreds of labels nearly what its weight says.
+    The weight is multiplied by ``J^2 / (J^2 + v)``, with the informedness ``J`` and the variance ``v`` of its estimate.
+    In all, rewards are multiplied by Tikhonov's regularized inverse ``J / (J^2 + v)`` instead of ``1 / J``: a judge
+    about which little is known counts less, and one with hundreds of labels nearly its full weight.
 
     Args:
-        floor: the least informedness that it has to have for certain.
+        floor: the least informedness that the judge must have for certain: the low end of its interval.
     """
     judge = f"judge {known.name} is not corrected and its reward counts as missing"
     if not known.in_range:
@@ -159,7 +162,7 @@ def _rate(judged: Sequence[float], *, wrong_is_one: bool) -> Estimate | None:
 
 
 def _kendall(pairs: Sequence[Pair]) -> Estimate | None:
-    """Kendall's tau-b: concordant less discordant pairs over the geometric mean of those untied in either."""
+    """Return Kendall's tau-b: concordant minus discordant pairs over the geometric mean of those untied in either."""
     pairs = pairs[:_MOST_FOR_TAU]
     count = len(pairs)
     if count < _FEWEST_FOR_TAU:

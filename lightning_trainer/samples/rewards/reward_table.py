@@ -9,11 +9,11 @@ What an evaluation scores, first match wins:
 4. the attempt that it names;
 5. the latest attempt of the rollout that it names: an outcome of the rollout is that of its last try.
 
-Of several with one name for one target the last number by time counts; at the same nanosecond the larger, so neither
+If several have the same name and target, the last number by time counts; at the same nanosecond, the larger: so neither
 re-delivery nor order of arrival has an effect. None, NaN and infinity are missing, never zero (promise 6): they do not
 undo a number that was given before.
 
-Of several reward names the weighted sum counts (``weighting.py``).
+With several reward names, their weighted sum counts (``weighting.py``).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from lightning_trainer.types import Attempt, Call, Evaluation
 
 @dataclass(frozen=True, slots=True)
 class RewardTable:
-    """Whatever has no entry was not scored."""
+    """The rewards, by what they are for; whatever has no entry was not scored."""
 
     of_attempts: Mapping[str, float]
     """By attempt id: terminal rewards."""
@@ -42,9 +42,10 @@ class RewardTable:
     of_agents: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By attempt id and agent: rewards of one agent in an attempt."""
     incomplete: Mapping[str, str] = field(default_factory=dict)
-    """By group id, with the reason: groups where one of several rewards is missing altogether."""
+    """By group id: why a group is left out in which one of several rewards is missing altogether."""
     earned: Mapping[str, float] = field(default_factory=dict)
-    """By attempt id: what it was given, or else all its claimed agents or calls; absent where one of them lacks it."""
+    """By attempt id: its own reward, or else the sum of those of all its claimed agents or of all their calls; absent
+    if one of those is missing."""
 
 
 def read_rewards(
@@ -56,12 +57,12 @@ def read_rewards(
     corrections: Mapping[str, Correction] | None = None,
     claims: Callable[[str | None], bool] | None = None,
 ) -> RewardTable:
-    """Return who was given which reward.
+    """Return which rewards were given to which attempts, agents, and calls.
 
     Args:
         evaluations: all of them; only those with one of the names are rewards.
         calls: one record for each response, of all agents.
-        attempts: by id; evaluations of other attempts are of no concern here.
+        attempts: by id; evaluations of other attempts are ignored.
         weights: of the policy's rewards, by name; a single name has the weight 1.
         repeated: pairs of a left-out record and the call that is kept for it, so that naming either means the call.
         corrections: by name, of judges whose errors are taken off; one that is refused gives no rewards. What anybody
@@ -72,7 +73,7 @@ def read_rewards(
     refused = {name: said for name, one in corrections.items() if (said := one.refused) is not None}
     weights = {weights: 1.0} if isinstance(weights, str) else weights
     rewards = {evaluation for evaluation in evaluations if evaluation.name in weights}
-    # Most tasks score attempts alone, and then no call needs to be found.
+    # Most tasks score only attempts, and then no call needs to be found.
     calls_too = any(reward.span_id is not None or reward.response_id is not None for reward in rewards)
     targets = Targets(calls, attempts, repeated) if calls_too else Targets((), attempts, ())
     read = _Reading()
@@ -105,7 +106,7 @@ def read_rewards(
 def _added_up(
     of_agents: Mapping[tuple[str, str], float], of_calls: Mapping[str, float], calls: Iterable[Call]
 ) -> dict[str, float]:
-    """Return by attempt id what all its agents were given, or else all its calls; absent where one of them lacks it."""
+    """Return, by attempt id, the sum over all its agents, or else over all its calls; absent if one lacks a reward."""
     if not of_agents and not of_calls:
         return {}
     calls_of: dict[str, list[Call]] = {}
@@ -162,7 +163,7 @@ class _Reading:
 
     def problems(self) -> list[str]:
         """Return one sentence for each thing that could not be used."""
-        # A sender that tried again and gave a number then has corrected it.
+        # A sender that tried again and then gave a number has corrected its mistake.
         unmended = {text for key, texts in self._not_numbers.items() if key not in self._last for text in texts}
         return [
             *(f"{text} and counts as missing" for text in sorted(unmended)),
@@ -185,13 +186,14 @@ def read_outcomes(
     attempts: Mapping[str, Attempt],
     policy: PolicyConfig,
 ) -> dict[str, float]:
-    """Return what a policy's rewards make of attempts, by id; absent where a part is missing.
+    """Return what attempts earned by a policy's rewards, by attempt id; absent if a part is missing.
 
-    As in training, agents that the policy does not claim need no reward, and one that they were given does not count.
+    As in training, agents that the policy does not claim need no reward, and a reward that they were given does not
+    count.
 
     Args:
         evaluations: all of them; only those that are a reward of the policy count.
-        calls: all of the attempts' calls, of all agents; the same call may be there more than once.
+        calls: all of the attempts' calls, of all agents; the same call may occur more than once.
         attempts: by id.
         policy: whose rewards they are.
     """
@@ -206,7 +208,7 @@ def read_outcomes(
 def given_rewards(
     evaluations: Sequence[Evaluation], calls: Deliveries, attempts: Mapping[str, Attempt]
 ) -> dict[str, dict[str, float]]:
-    """Return by attempt its rewards as a whole, by name; without those of single agents or calls."""
+    """Return the rewards of whole attempts, by attempt id and name; without those of single agents or calls."""
     given: dict[str, dict[str, float]] = {}
     for name in {evaluation.name for evaluation in evaluations}:
         table = read_rewards(evaluations, calls.kept, attempts, name, calls.repeated)

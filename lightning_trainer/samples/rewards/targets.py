@@ -1,4 +1,4 @@
-"""What an evaluation scores; the rule is in ``table.py``."""
+"""What an evaluation scores; the rule is in ``reward_table.py``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

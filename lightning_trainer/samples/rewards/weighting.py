@@ -2,11 +2,11 @@
 
 Formula: ``sum over the names n of weight_n * value_n``, separately for calls, agents, and attempts.
 
-A missing part is never zero. If anything was given a name, the name is expected of all that it is compared with: of all
-attempts of a group, of all attempts' agents of one name, of all calls of one agent in a group. Where an expected part
-is missing, the sum is missing. If nothing in a group was given a name, no sum in the group is complete, and the whole
-group is left out, with a sentence; so is a group in which nothing has all parts. An attempt that is compared with
-nothing is its own group, without a sentence. To mean zero, give zero.
+A missing part is never zero. If anything was given a reward of a name, that name is expected of everything that it is
+compared with: of all attempts of a group, of all attempts' agents of one name, of all calls of one agent in a group. If
+an expected part is missing, the sum is missing. If nothing in a group was given a reward of a name, no sum in the group
+is complete, and the whole group is left out, with a sentence; so is a group in which nothing has all parts. An attempt
+that is compared with nothing is its own group, without a sentence. To mean zero, give zero.
 """
 
 from collections.abc import Mapping, Sequence

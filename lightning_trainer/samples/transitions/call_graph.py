@@ -2,24 +2,25 @@
 
 Credit schemes, the critic's formulas and the rows of the estimators all read the edges (``Transition.parent_id``) and
 the order (that of ``Trajectory.transitions``) that are made here. All calls count, whether they can be trained or not:
-a call that is left out of training still happened, and what came after it still says something of what came before.
+a call that is left out of training still happened, and what came after it still says something about what came before.
 
-Who is not a step:
+Calls that are not steps:
 
-* a call that was given up: the agent never had the whole answer, and asked the same again (or had none of it);
+* a call that was given up: the agent never had the whole answer, and asked the same again (or had none of the answer);
 * a call that is known by its words alone and overlaps one whose tokens are known: another record of the same call.
 
 What follows what (promise 4):
 
 1. A call follows the one whose tokens it extends.
 2. Any other call (a new prompt, a re-rendered history, a state that comes back) follows the one before it in time, but
-   only if no two of the agent's calls overlapped. Where they did, the order in which parallel branches happened to run
-   says nothing about what caused what, so such a call starts a branch of its own: credit that might leak is not
-   passed on. The same holds where the clock contradicts the tokens. A call whose tokens are unknown may be what a later
-   one extends, so by time what came after it follows it.
-3. A retry is an alternative to the first try: it follows whatever that one follows. The same prompt again does not make
-   a retry, for an action can leave a state as it was. It is one where nothing different came in between and the agent
-   shows that it did not act on an answer: a later call extends one of the tries, and so holds none of the others.
+   only if no two of the agent's calls overlapped. If any did, the order in which parallel branches happened to run says
+   nothing about what caused what, so such a call starts a branch of its own: credit that might leak is not passed on.
+   The same holds if the clock contradicts the tokens. A call whose tokens are unknown may be the one that a later call
+   extends, so calls after it in time follow it.
+3. A retry is an alternative to the first try: it follows whatever that one follows. The same prompt again is not in
+   itself a retry, since an action can leave a state as it was. It is one if nothing different came in between and the
+   agent shows that it did not act on an answer: a later call extends one of the tries, and so contains none of the
+   others.
 
 The order is that of time, except that no call comes before the one that it follows.
 """
@@ -43,9 +44,9 @@ class CallGraph:
     calls: tuple[Call, ...]
     """In order."""
     parents: tuple[int | None, ...]
-    """For each call the place of the one that it follows, which comes before it."""
+    """For each call, the place of the one that it follows, which comes before it."""
     extends: tuple[int | None, ...]
-    """For each call that can be trained the place of the one of them that its prompt begins with in full."""
+    """For each call that can be trained, the place of the trainable call that its prompt begins with in full."""
 
 
 def call_graph(calls: Iterable[Call], trainable: Container[str] | None = None) -> CallGraph:
@@ -53,8 +54,9 @@ def call_graph(calls: Iterable[Call], trainable: Container[str] | None = None) -
 
     Args:
         calls: all that were recorded of the agent in the attempt, in any order.
-        trainable: ids of those that can be trained (all, when absent): of two calls with the very same tokens such a
-            one is extended before others.
+        trainable: ids of those that can be trained (all, when absent). Of several calls with the very same tokens, a
+            call that can be trained extends one that can be, too, and any other call one of the others, if there is
+            one.
     """
     steps = _steps(sorted(calls, key=_by_time))
     by_tokens = extends = _extended(steps, range(len(steps)), trainable)
@@ -77,7 +79,7 @@ def _placed(index: int | None, place: dict[int, int]) -> int | None:
 
 
 def _steps(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls that count, from those of one agent by time."""
+    """Return those of one agent's calls that are steps; both are in order of time."""
     doubtful = [place for place, call in enumerate(calls) if not call.complete or not _has_tokens(call)]
     if not doubtful:
         return list(calls)
@@ -136,10 +138,10 @@ def _one_at_a_time(steps: Sequence[Call], extends: Sequence[int | None]) -> bool
 
 
 def _fill_in_by_time(steps: Sequence[Call], parents: list[int | None]) -> None:
-    """Rules 2 and 3, where the calls ran one after the other."""
+    """Apply rules 2 and 3 to calls that ran one after the other."""
     gone_on_with = set(parents)
     unknown: int | None = None
-    begins = 0  # where the run of the same prompt begins that the present call is in
+    begins = 0  # where the present call's run of equal prompts begins
     alternatives = False
     for index, call in enumerate(steps):
         parent = parents[index]
@@ -156,7 +158,7 @@ def _fill_in_by_time(steps: Sequence[Call], parents: list[int | None]) -> None:
 
 
 def _gone_on_with(steps: Sequence[Call], begins: int, extended: Container[int | None]) -> bool:
-    """Whether a call extends one of the run of the same prompt that begins here."""
+    """Whether some call extends one of the run of calls with the same prompt that begins here."""
     index = begins
     while index < len(steps) and _same_prompt(steps[index], steps[begins]):
         if index in extended:
@@ -166,7 +168,7 @@ def _gone_on_with(steps: Sequence[Call], begins: int, extended: Container[int | 
 
 
 def _parents_first(parents: Sequence[int | None]) -> Sequence[int]:
-    """Return the indices in order, but none before its parent; a loop, since chains beat any recursion limit."""
+    """Return the indices in order, but none before its parent; by a loop, as chains may exceed recursion limits."""
     if all(parent is None or parent < index for index, parent in enumerate(parents)):
         return range(len(parents))
     order: dict[int, None] = {}

@@ -1,15 +1,15 @@
 """What led to what across the agents of an attempt: the edges of causal credit.
 
-The span tree says what happened inside what; time says what happened after what, but only where nothing ran alongside.
-The things directly inside one span are sorted into stages: a new stage begins where everything before has ended. What
-is in a stage was led to by the last calls of the stage before it, and the first stage by what led to the span itself.
-So an agent's call leads to the sub-agents that it starts, parallel sub-agents to the call that reads their answers, and
-nothing leads from one parallel branch to another. Inside a stage, where order in time says nothing, a call is led to
-only by the one that it follows (``Transition.parent_id``), which also counts where it is among the last of the stage
-before, for a branch then goes on by itself.
+The span tree says what happened inside what; time says what happened after what, but only if nothing ran alongside. The
+things directly inside one span are sorted into stages: a new stage begins once everything before it has ended. The last
+calls of a stage led to everything in the next, and what led to the span itself led to everything in its first stage. So
+an agent's call leads to the sub-agents that it starts, parallel sub-agents to the call that reads their answers, and
+nothing leads from one parallel branch to another. Inside a stage order in time says nothing, so the call that another
+one follows (``Transition.parent_id``) is the only one that led to it. The same holds if the call that it follows is
+among the last of the stage before, since a branch then continues by itself.
 
 The order in which spans arrive has no effect. Time is linear in spans and edges; a stage of ``m`` branches after one of
-``n`` has ``m * n`` edges. A parent that is missing, or a circle, ends the chain: such spans lie in the attempt itself.
+``n`` has ``m * n`` edges. A missing parent, or a cycle, ends the chain: such spans lie in the attempt itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from lightning_trainer.types import Call, Span, Trajectory, Transition
 
 _ATTEMPT = ""
-"""Stands for the attempt: what has no span above it lies in it."""
+"""Stands for the attempt: whatever has no span above it lies directly in the attempt."""
 
 
 def span_parents(spans: Iterable[Span]) -> dict[str, str]:
@@ -32,9 +32,9 @@ def with_causes(
     """Return the trajectories with ``Transition.causes`` filled in.
 
     Args:
-        trajectories: any number of attempts.
+        trajectories: of any number of attempts.
         calls: all that were recorded, also of agents that are not trained: they show what ran alongside what.
-        parents: ``span_parents`` of everything that was recorded; spans that are not there have no parent.
+        parents: ``span_parents`` of everything that was recorded; spans that are missing from it have no parent.
     """
     steps = {step.transition_id: step for trajectory in trajectories for step in trajectory.transitions}
     by_attempt: dict[str, list[Call]] = {}
@@ -63,7 +63,7 @@ class _Frontier:
     end_ns: int = 0
     """When the last of them had ended."""
     known: frozenset[str] = frozenset()
-    """The same calls, to ask for one of many."""
+    """The same calls as a set, to look one up among many."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Visit:
     before: _Frontier
     """What led to the present stage; once the visit is over, what the span ends with."""
     ends: list[_Frontier] = field(default_factory=list)
-    """What the items of the present stage that were visited end with."""
+    """What each item of the present stage that was visited ends with."""
     _stage: int = field(default=0, init=False)
     _item: int = field(default=0, init=False)
 
@@ -93,7 +93,7 @@ class _Visit:
         return item
 
     def next_stage(self, before: _Frontier) -> None:
-        """Go on to the stage that ``before`` leads to."""
+        """Move on to the stage that ``before`` leads to."""
         self.before = before
         self.ends = []
         self._stage += 1
@@ -101,7 +101,7 @@ class _Visit:
 
 
 class _Causes:
-    """Walks one attempt from the outside in, in order of time; loops, since chains beat any recursion limit."""
+    """Walks one attempt from the outside in, in order of time; by loops, as chains may exceed recursion limits."""
 
     def __init__(self, calls: Sequence[Call], parents: Mapping[str, str], steps: Mapping[str, Transition]) -> None:
         self.found: dict[str, tuple[str, ...]] = {}
@@ -123,7 +123,7 @@ class _Causes:
             self._inside.setdefault(span_id, []).append(call)
             chain = {span_id}
             while not known:
-                # A circle is cut where it closes.
+                # A cycle is cut where it closes.
                 parent = above if above is not None and above not in chain else _ATTEMPT
                 known = parent in self._inside
                 self._inside.setdefault(parent, []).append(span_id)
@@ -158,12 +158,12 @@ class _Causes:
         return _Visit(self._stages(span_id), before)
 
     def _meet(self, call: Call, before: _Frontier) -> _Frontier:
-        """Note what led to a call; return what it leads to in turn."""
+        """Note what led to a call; return what leads on from there."""
         step = self._steps.get(call.call_id)
         if step is None:
             return before  # not trained: what led to it leads on
         parent = step.parent_id
-        # Only what was met before can have led here, so there is no circle even where clocks contradict tokens.
+        # Only what was met before can have led here, so there is no cycle even if clocks contradict tokens.
         if parent in self.found and (parent in before.known or self._steps[parent].start_ns >= before.end_ns):
             causes: tuple[str, ...] = (parent,)
         else:
@@ -182,7 +182,7 @@ class _Causes:
         return _Frontier(tuple(sorted(call_ids)), end_ns, frozenset(call_ids))
 
     def _stages(self, span_id: str) -> list[list[Call | str]]:
-        """Return what lies directly in a span, in order of time; what ran alongside each other is one stage."""
+        """Return what lies directly in a span, in order of time; items that ran alongside each other are one stage."""
         stages: list[list[Call | str]] = []
         until, before = 0, None
         for item in sorted(self._inside[span_id], key=lambda item: (*self._hull(item), _name(item))):

@@ -1,10 +1,11 @@
 """One record for each response, however often it was delivered.
 
-Which spans are of one call was decided where they were read (``ingest/joining.py``). What is left is the same call
-twice: with one call id, or with one response id and choice, the same tokens, and an attempt that does not contradict.
-A response id alone says nothing: some servers give many responses one, so a call without tokens repeats none, and two
-calls that a policy version answered were recorded by the gateway, which records each once. The fullest record is kept,
-ties going to the smallest call id, so the order of arrival has no effect.
+Which spans belong to one call was decided when they were read (``ingest/joining.py``). What is left are repeated
+records of a call: with the same call id, or with the same response id, choice, and tokens, and attempts that do not
+contradict each other. A response id alone proves nothing, since some servers give many responses the same one: so a
+call without tokens repeats none, and two calls that a policy version answered were recorded by the gateway, which
+records each once. The fullest record is kept, ties going to the smallest call id, so the order of arrival has no
+effect.
 """
 
 from collections import Counter
@@ -18,7 +19,7 @@ from lightning_trainer.types import Call
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Every delivered call is in exactly one of the two."""
+    """The delivered calls: each is either kept or left out."""
 
     kept: tuple[Call, ...]
     """Trace by trace, each by start time, then call id."""

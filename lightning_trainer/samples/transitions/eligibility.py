@@ -1,12 +1,12 @@
 """Which calls can be transitions of a policy, and for every other call the first reason why not.
 
-Identity is checked before what was recorded: of a call that is not ours, nothing else matters.
+Identity is checked before what was recorded: if a call is not ours, nothing else about it matters.
 
 The client asks engines that its user trusts (``LIGHTNING_TRUSTED_HOSTS``) for token ids and log-probabilities. These
-are exact, and nobody but the user knows whose weights sampled them. ``[[policy.trusted]]`` says it: the number of a
-version, or ``"unknown"``. Then the calls are samples of that policy, as far off it as its weights have moved since.
-Nothing bounds how far that is where the version is unknown: there the ratio between trainer and engine becomes a
-truncated weight (``rollout_is``; Ionides, Truncated Importance Sampling, 2008), and nothing else is asked of it.
+are exact, but only the user knows whose weights sampled them, and says so in ``[[policy.trusted]]``: the number of a
+version, or ``"unknown"``. Then the calls are samples of that policy, as far off it as its weights have moved since. If
+the version is unknown, nothing bounds how far that is: then the ratio between trainer and engine becomes a truncated
+weight (``rollout_is``; Ionides, Truncated Importance Sampling, 2008), and how old the call is does not matter.
 """
 
 import math
@@ -27,15 +27,15 @@ AGAINST_MODE: Mapping[RolloutMode | str, Reason] = {
     RolloutMode.SHADOW: Reason.SHADOW,
     RolloutMode.DROPPED: Reason.TAKEN_OUT,
 }
-"""Why the calls of an attempt of a mode are not trained."""
+"""By the mode of an attempt: why its calls are not trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptImages:
-    """Of a model that sees: what its prompts may show."""
+    """What the prompts of a model that sees may show."""
 
     placeholder: int | None
-    """The token that stands for a piece of an image; None where the model is not known."""
+    """The token that stands for a piece of an image; None if the model is not known."""
     kept: Collection[str]
     """Addresses (``Media.uri``) whose bytes are in the store."""
 
@@ -49,7 +49,7 @@ def reason_against(
     vocabulary: int | None = None,
     images: KeptImages | None = None,
 ) -> Reason | None:
-    """Return why the call cannot be trained, or None when it can; what none of these versions sampled is stale.
+    """Return why the call cannot be trained, or None when it can.
 
     An interrupted stream is refused although its tokens are real: the agent acted on the part that it read, and how
     much that was is not known.
@@ -58,10 +58,10 @@ def reason_against(
         call: any.
         policy: the one to train.
         attempts: by id.
-        versions: of the policy; None: any.
-        claims: ``policy.claims``, or what remembers its answers where there are many calls of few agents.
-        vocabulary: entries of the policy's; None where it is not known.
-        images: which images are kept, for a model that sees; None: not looked at.
+        versions: of the policy; a call that none of these sampled is stale. None: any.
+        claims: ``policy.claims``, or a function that caches its answers if there are many calls of few agents.
+        vocabulary: number of entries in the policy's; None if it is not known.
+        images: which images are kept, for a model that sees; None: not checked.
     """
     reason = _not_ours(call, policy, attempts, versions, claims or policy.claims) or _not_recorded(call, policy)
     if reason is None and vocabulary is not None and not _in_vocabulary(call, vocabulary):
@@ -70,7 +70,7 @@ def reason_against(
 
 
 def _against_images(call: Call, images: KeptImages) -> Reason | None:
-    """Of a model that sees: return what is wrong with the images of a call."""
+    """Return what is wrong with the images of a call, for a model that sees."""
     # The model takes every placeholder for a piece of an image; these stand for none.
     place = images.placeholder
     if place is not None and (place in call.response_ids or (not call.media and place in call.prompt_ids)):
@@ -86,8 +86,10 @@ def _in_vocabulary(call: Call, vocabulary: int) -> bool:
 def took_part(
     call: Call, attempts: Mapping[str, Attempt], policy: PolicyConfig, claims: Callable[[str | None], bool]
 ) -> bool:
-    """Return whether a call that cannot be trained happened among those that can be: an agent of the policy made it in
-    an attempt that is trained. Reward flows across such a call."""
+    """Whether a call that cannot be trained happened among those that can be, so that reward flows across it.
+
+    It did if an agent of the policy made it in an attempt that is trained.
+    """
     if call.agent is None or call.attempt_id is None or not claims(call.agent):
         return False
     attempt = attempts.get(call.attempt_id)
@@ -100,9 +102,9 @@ def took_part(
 
 
 def with_names(calls: Sequence[Call], policy: PolicyConfig) -> Sequence[Call]:
-    """Return the calls, those without an agent's name under one name where the policy claims them (``agents = ["*"]``).
+    """Return the calls; those without an agent's name get a common one if the policy claims them (``agents = ["*"]``).
 
-    They are one agent then: what nobody names cannot be told apart.
+    They then count as one agent, since agents without names cannot be told apart.
     """
     if not policy.claims(None) or all(call.agent is not None for call in calls):
         return calls
@@ -162,7 +164,7 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
         return Reason.NO_LOGPROBS
     if len(call.behavior_logprobs) != sampled:
         return Reason.LOGPROB_COUNT
-    # A sum is finite only where all of it is, and is the quicker question.
+    # A sum is finite only if all of its terms are, and is quicker to check.
     if not math.isfinite(sum(call.behavior_logprobs)) and not all(map(math.isfinite, call.behavior_logprobs)):
         return Reason.LOGPROB_NOT_FINITE
     if not call.complete:
@@ -176,7 +178,7 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
 
 
 def with_trusted(calls: Sequence[Call], policy: PolicyConfig) -> Sequence[Call]:
-    """Return the calls, those of the policy's agents that an engine which it trusts answered as calls of the policy."""
+    """Return the calls; those of the policy's agents that a trusted engine answered become calls of the policy."""
     return [_claimed(call, policy) for call in calls] if policy.trusted else calls
 
 
@@ -195,7 +197,7 @@ def _answered(engine: TrustedEngine, call: Call) -> bool:
 
 
 def _sampling_unknown(engine: TrustedEngine, call: Call) -> str | None:
-    """Why it cannot be said what the call's tokens were drawn from, as ``Call.sampling_unknown`` does."""
+    """Return why it is unknown what a call's tokens were drawn from, as in ``Call.sampling_unknown``; None if known."""
     if call.sampling_unknown is not None or engine.logprobs == "processed":
         return call.sampling_unknown
     if call.shaping is None and math.isclose(call.temperature, 1.0):

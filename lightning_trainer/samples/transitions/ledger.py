@@ -42,7 +42,7 @@ class _Sum:
 
 
 class Ledger:
-    """An accumulator; not thread-safe, made anew for every batch."""
+    """Accumulates what became of each call's sampled tokens; not thread-safe, and made for one batch only."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
@@ -50,11 +50,11 @@ class Ledger:
         self._sums: dict[tuple[str, str | None, int | None, Outcome, Reason], _Sum] = {}
 
     def receive(self, call: Call) -> None:
-        """Say that a call came in; a call that is delivered twice is received twice."""
+        """Record that a call came in; a call that is delivered twice is received twice."""
         self._account(call).received += len(call.response_ids)
 
     def settle(self, call: Call, outcome: Outcome, reason: Reason, tokens: int | None = None) -> None:
-        """Say what became of the sampled tokens of one delivery of a call: of all of them, or of so many."""
+        """Record what became of the sampled tokens of one delivery of a call: of all of them, or of ``tokens`` many."""
         account = self._accounts.get(call.call_id) or self._account(call)
         tokens = len(call.response_ids) if tokens is None else tokens
         account.settled += tokens
@@ -70,7 +70,7 @@ class Ledger:
 
     @property
     def call_outcomes(self) -> Mapping[str, CallOutcome]:
-        """By call id; of a call that was delivered twice, what was settled last."""
+        """By call id; if a call was settled more than once, the last outcome."""
         return self._call_outcomes
 
     def balance(self, samples: Iterable[Sample] = ()) -> tuple[LedgerRow, ...]:

@@ -1,10 +1,10 @@
 """What becomes of a sequence that is longer than ``max_sample_tokens``.
 
-The prompt is never shortened: a token that was sampled behind the whole prompt has no log-probability behind a part of
-it, so a window over the last tokens would train against probabilities that nobody sampled from. What can be left out
-is the end. ``drop`` leaves out every response that does not fit whole; ``cut`` trains its tokens up to the limit, each
-behind exactly what the engine saw, and leaves out the rest. A response whose prompt fills the limit alone is left out
-by both. In a merged sequence this leaves the longest beginning that fits, for what extends a response is longer.
+The prompt is never shortened: a token that was sampled after the whole prompt has no log-probability after a part of
+it, so a window over the last tokens would train against probabilities that it was not sampled with. What can be left
+out is the end. ``drop`` leaves out every response that does not fit whole; ``cut`` trains its tokens up to the limit,
+each after exactly what the engine saw, and leaves out the rest. Both leave out a response whose prompt alone fills the
+limit. In a merged sequence this leaves the longest beginning that fits, since what extends a response is longer.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from lightning_trainer.samples.transitions.token_tree import Tokens
 from lightning_trainer.sampling import Support, size_of
 from lightning_trainer.types import Call, Transition
 
-# Tokens that were sampled without a choice: where a grammar, top-p or the like left one entry of the vocabulary.
+# Tokens that were sampled without a choice: a grammar, top-p, or the like left only one entry of the vocabulary.
 #
 # The probability of such a token is 1 under any weights, so its gradient is 0 and a ratio of two policies says
 # nothing about it. Counted as trained it would only thin out the means of the loss; it is masked, with a reason of
@@ -22,7 +22,7 @@ from lightning_trainer.types import Call, Transition
 
 
 def without_choice(support: Support | None) -> list[int]:
-    """Return the places ``[L]`` of a response at which one entry was left."""
+    """Return the places ``[L]`` of a response at which only one entry was left."""
     if support is None:
         return []
     alone = {index for index, pattern in enumerate(support.patterns) if size_of(pattern, support.vocabulary) == 1}
@@ -38,20 +38,20 @@ def chosen(call: Call | Transition, kept: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Of the tokens of a sample, and the rule for what is longer."""
+    """The limit on the tokens of a sample, and the rule for what is longer."""
 
     max_tokens: int
     over_length: Literal["drop", "cut"] = "drop"
 
     def trainable(self, call: Tokens) -> int:
-        """Return how many of the sampled tokens, from the first on, a sample can hold with all that led to them."""
+        """Return how many of the sampled tokens, from the first on, a sample can hold together with the prompt."""
         sampled, room = len(call.response_ids), self.max_tokens - len(call.prompt_ids)
         if sampled <= room:
             return sampled
         return max(0, room) if self.over_length == "cut" else 0
 
     def cut(self, transition: Transition) -> Transition:
-        """Return the transition with the sampled tokens that are trainable, one of them at least."""
+        """Return the transition with only its trainable sampled tokens, of which there must be at least one."""
         kept = self.trainable(transition)
         if kept == len(transition.response_ids):
             return transition

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The value goes into the ledger and the store; ``explanation`` is what a person reads."""
+    """A reason: its value goes into the ledger and the store, its ``explanation`` is what a person reads."""
 
     explanation: str
 
@@ -17,7 +17,7 @@ class Reason(StrEnum):
     # trained
     SAMPLED = "sampled", "The policy sampled these tokens and they are trained."
 
-    # trained, or written to a file to be
+    # trained, or written to a file to be trained
     DEMONSTRATED = "demonstrated", "A demonstration for supervised fine-tuning."
     PREFERENCE = "preference", "The chosen or the rejected answer of a preference pair."
 
@@ -95,7 +95,7 @@ class Reason(StrEnum):
     FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
 
-    # dropped: what was recorded of it
+    # dropped: what was recorded of the call
     NO_TOKEN_IDS = "no_token_ids", "No token ids were recorded for the call."
     EMPTY_PROMPT = "empty_prompt", "The prompt has no tokens; the first sampled token would have no context."
     EMPTY_RESPONSE = "empty_response", "The response has no tokens."
@@ -132,7 +132,7 @@ class Reason(StrEnum):
         "look for an image there.",
     )
 
-    # dropped: what can be made of it
+    # dropped: what can be made of the call
     QUARANTINED = "quarantined", "Working on its group ended in an error, so the group is set aside; the others go on."
     NO_REWARD = "no_reward", "The credit scheme needs a reward that is missing; missing is not zero."
     OVER_LENGTH = "over_length", "Prompt and response together are longer than max_sample_tokens."

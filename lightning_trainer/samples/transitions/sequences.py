@@ -5,16 +5,16 @@
             observations O and answers A, calls (O1 -> A1) and (O1+A1+O2 -> A2) become O1+A1+O2+A2 with mask 0 on O1 and
             O2 and 1 on A1 and A2; a call whose prompt is O1+A1' instead forks into a sequence of its own.
 ``tree``    the same over the token tree of the whole group: a call also shares the sequence of another agent's, or
-            another attempt's, whose tokens it extends (a hand-over, a sub-agent that goes on with its caller's
+            another attempt's, whose tokens it extends (a hand-over, a sub-agent that continues its caller's
             conversation, an attempt that was forked from another one).
 
 Invariants of all three: a sample is exactly the tokens that the engine saw at its last call (promise 3); every
 transition is trained in exactly one sample, the first whose path it lies on, and is context with mask 0 in the others;
-no token that was not sampled has mask 1 (promise 2), and of those that were sampled the ones without a choice have mask
-0. A transition that was sampled at another temperature than the one
-it extends starts a sequence of its own, since the trainer scores a sequence at one temperature.
+no token that was not sampled has mask 1 (promise 2), and tokens that were sampled without a choice have mask 0. A
+transition that was sampled at another temperature than the one it extends starts a sequence of its own, since the
+trainer scores a sequence at one temperature.
 
-The same tokens, sampled by several attempts behind the same prompt, are trained once for each: each attempt has an
+The same tokens, sampled by several attempts after the same prompt, are trained once for each: each attempt has an
 advantage of its own, and dropping the repetitions would change the gradient. They are one node of the tree that the
 update engine computes (``training/tree``), so they cost once.
 """
@@ -27,20 +27,20 @@ from lightning_trainer.samples.transitions.token_tree import token_parents
 from lightning_trainer.token_ids import TokenIds, packed
 from lightning_trainer.types import Credit, Gap, Sample, Segment, Trajectory, Transition
 
-# Calls that are not trained, put with those that are: how reward gets across them where a critic's scheme runs.
+# Calls that are not trained, attached to those that are: how reward gets across them if a critic's scheme runs.
 #
 # Such a scheme works out advantages in the trainer, from what is in the batch. So a sample brings along the untrained
-# calls that come after one of its own, with what they earned; one that comes after no trained call is of no use to
-# any.
+# calls that come after one of its own, with what they earned; an untrained call that comes after no trained one is not
+# needed.
 
 
 def gaps_after(
     trajectories_G: Sequence[Trajectory], trained: Container[str], passed_on: Mapping[str, float]
 ) -> dict[str, list[Transition]]:
-    """Return by the id of a trained transition the untrained ones between it and the next trained ones of its branches.
+    """Return, by trained transition's id, the untrained ones between it and the next trained ones of its branches.
 
     Args:
-        passed_on: what the untrained ones earned, by id; one that is not in it hands nothing on.
+        passed_on: what the untrained ones earned, by id; one that is not in it passes nothing on.
     """
     after: dict[str, list[Transition]] = {}
     nearest: dict[str, str] = {}
@@ -77,8 +77,8 @@ def samples_of(
         credits: by transition id, of the transitions to be trained; others are at most context.
         limit: each of the transitions to be trained has tokens that fit it.
         how: what shares a sequence.
-        baseline: reward of the group's baseline attempt, where it has one.
-        passed_on: by transition id, what those that are not trained earned; where a critic's scheme asks for it.
+        baseline: reward of the group's baseline attempt, if it has one.
+        passed_on: by transition id, what those that are not trained earned; given if a critic's scheme asks for it.
     """
     cuts = limit.over_length == "cut"
     steps = [
@@ -118,7 +118,7 @@ def samples_of(
 
 
 def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how: Samples) -> Sequence[int | None]:
-    """Return for each step the one whose sequence it goes on with."""
+    """Return for each step the one whose sequence it continues."""
     if how == "calls":
         return [None] * len(steps)
     if how == "tree":
@@ -129,7 +129,7 @@ def _extended(trajectories_G: Sequence[Trajectory], steps: Sequence[_Step], how:
     for transition_id, found in above.items():
         if found is None or found in place:
             continue
-        # What lies between and is not trained is passed over, once.
+        # Untrained transitions in between are skipped, each only once.
         passed = [transition_id]
         while found is not None and found not in place:
             passed.append(found)
@@ -192,7 +192,7 @@ def _sample(
 
 
 def _others(step: _Step, end: _Step) -> tuple[str | None, str | None]:
-    """Return whose a step is where it is not the end's own: the other agent, and the other attempt."""
+    """Return the agent and the attempt of a step, each None if it is the same as the end's."""
     (trajectory, transition), (last, leaf) = step, end
     return (
         None if trajectory.agent == last.agent else trajectory.agent,
@@ -206,7 +206,7 @@ def _segment(
     """Return the part of a sequence that a transition sampled.
 
     Args:
-        others: the other agent and the other attempt that it is of.
+        others: its agent and its attempt, each None if it is the same as the sequence's.
         routed: tokens whose experts an earlier segment of the sequence has.
     """
     start = len(transition.prompt_ids)
@@ -226,7 +226,7 @@ def _segment(
         transition.parent_id,
         transition.shaping,
         transition.support,
-        # What the engine wrote down first is what sampled the tokens behind it.
+        # What the engine recorded first for a position is what sampled the tokens after it.
         None if experts is None else experts.between(routed, end - 1),
         order,
     )

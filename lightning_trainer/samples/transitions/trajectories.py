@@ -17,7 +17,7 @@ def trajectories_of(
     """Return the trajectories by attempt id, then agent.
 
     Args:
-        calls: none of which there is a reason against (``eligibility.reason_against``).
+        calls: those that there is no reason against (``eligibility.reason_against``).
         attempts: by id; has every attempt of the calls.
         attempt_rewards: by attempt id, of those that were scored.
         call_rewards: by call id, of those that were scored.
@@ -83,7 +83,7 @@ def _transition(
         raise ValueError(f"call {call.call_id} has no agent or attempt; ask reason_against first")
     if not gap and (call.policy is None or call.behavior_logprobs is None):
         raise ValueError(f"call {call.call_id} has no policy or logprobs; ask reason_against first")
-    # By position, as a call is made: naming fields takes longer than setting them.
+    # By position, since naming the fields takes longer than setting them.
     return Transition(
         call.call_id,
         call.agent,
@@ -109,5 +109,5 @@ def _transition(
 
 
 def _behavior_temperature(requested: float) -> float:
-    """What vLLM (``SamplingParams``) divided the logits by: at 0 it is greedy and scores at 1; above, 0.01 is least."""
+    """Return what vLLM (``SamplingParams``) divided the logits by: at 0 (greedy) 1; above 0, at least 0.01."""
     return 1.0 if requested <= 0 else max(0.01, requested)

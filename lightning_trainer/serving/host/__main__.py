@@ -1,6 +1,6 @@
 """``python -m lightning_trainer.serving.host``: settings on standard input, then one line of JSON on standard output.
 
-That line is ``{"port": ...}`` when requests are answered. A failure leaves ``{"error": ...}`` and an exit status of 1.
+The line is ``{"port": ...}`` once requests are answered. A failure prints ``{"error": ...}``, and the exit status is 1.
 Everything else that vLLM's processes print goes to standard error.
 """
 
@@ -23,7 +23,7 @@ def main() -> int:
     started = time.monotonic()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    # The parent reads to the end of this pipe: no child may hold it open.
+    # The parent reads this pipe to its end: no child may hold it open.
     os.register_at_fork(after_in_child=answers.close)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
 

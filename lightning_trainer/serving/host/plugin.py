@@ -1,4 +1,4 @@
-"""vLLM's plugin entry point, called in each process that it starts anew."""
+"""vLLM's plugin entry point, which vLLM calls once in the host and in each process that it spawns."""
 
 import multiprocessing
 
@@ -9,8 +9,8 @@ TRANSFER_BACKEND = "lightning_file"
 
 
 def load() -> None:
-    """Register the weight transfer and image processors, write down what tokens are drawn from, see to what CPUs need,
-    and tie a child to its parent's life.
+    """Register the weight transfer and the image processors, record what tokens are drawn from, apply the changes that
+    CPUs need, and end a child process with its parent.
     """
     import torch
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
@@ -32,8 +32,8 @@ def load() -> None:
         lora_matmul.use_for_vllm()
         lora_experts.use_for_vllm()
         routed_experts.use_for_vllm()
-        # Asks the kernel for AMX tiles. vLLM's attention in bfloat16 uses them without (0.31.0): that works where a
-        # product of oneDNN's, which asks, came before it, and a model too small for one ended with SIGILL.
+        # Asks the operating system for AMX tiles. vLLM's attention in bfloat16 (0.31.0) uses them without asking, which
+        # works only after a matrix product of oneDNN's, which does ask; a model too small for one ended with SIGILL.
         torch.cpu._init_amx()
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:

@@ -36,7 +36,7 @@ def build_routes(publisher: Publisher | AdapterPublisher, give_up: Callable[[str
 
 
 class _Routes:
-    """One method a route."""
+    """One method per route."""
 
     def __init__(self, publisher: Publisher | AdapterPublisher, give_up: Callable[[str], None]) -> None:
         self._publisher = publisher
@@ -74,7 +74,7 @@ class _Routes:
     async def wake(self, request: Request) -> JSONResponse:
         try:
             await self._publisher.wake()
-        except Exception as error:  # whatever it is, what it holds is not vouched for
+        except Exception as error:  # whatever the error, the engine's weights are no longer proven
             self._give_up(str(error))
             return _error(500, str(error))
         return JSONResponse({})

@@ -1,5 +1,5 @@
-"""Starts vLLM's engine and its OpenAI app, puts the middleware in front, and serves until a signal, or a failure that
-leaves nothing to serve.
+"""Starts vLLM's engine and its OpenAI app, puts the middleware in front, and serves until a signal arrives, or a
+failure leaves nothing to serve.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from lightning_trainer.serving.host.weights.version_pinning import App
 
 
 class Ending:
-    """Set once, by a signal (the parent's end arrives as SIGTERM) or by ``fail``."""
+    """The end of serving, caused once: by a signal (the parent's end arrives as SIGTERM), or by ``fail``."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -57,7 +57,7 @@ class Ending:
 
 
 def interruptible_startup() -> None:
-    """Make the signals raise at once: vLLM's start-up blocks the event loop, whose own handlers would come too late."""
+    """Make the signals raise at once: vLLM's start-up blocks the event loop, whose own handlers would run too late."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
 
@@ -76,7 +76,7 @@ async def serve(settings: HostSettings, announce: Callable[[dict[str, Any]], Non
         announce: called once with the port, when requests are answered.
 
     Raises:
-        EngineError: the engine died, or holds weights that nobody vouches for.
+        EngineError: the engine died, or holds weights that are not proven.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -133,7 +133,7 @@ async def _watch_engine(engine: Any, ending: Ending) -> None:
 @contextlib.asynccontextmanager
 async def _listening(app: App, host: str) -> AsyncIterator[int]:
     """Serve on a free port of an address of this machine and yield it."""
-    # asyncio switches Nagle's delay off only where the protocol is named; else an answer waits 40 ms for an ACK.
+    # asyncio switches Nagle's delay off only if the protocol is named; otherwise an answer waits 40 ms for an ACK.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind((host, 0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_trainer.errors import EngineError
 
-if TYPE_CHECKING:  # its package needs what the engine's interpreter may not have
+if TYPE_CHECKING:  # that package has dependencies that the engine's interpreter may lack
     from lightning_trainer.config import EngineConfig
 
 

@@ -144,7 +144,7 @@ class EngineActor:
         return Ended(reason, engine.killed, engine.log_tail())
 
     def stop(self) -> None:
-        """End the process and remove every file; nothing is left of either."""
+        """End the process and remove all of its files."""
         if self._engine is not None:
             self._wait(self._engine.stop())
         if self._weights is not None:

@@ -63,7 +63,7 @@ class EngineCluster:
     gpus: int = 0
     """GPUs that each replica requests."""
     _vllm: dict[object, tuple[tuple[str, ...], str, str]] = field(default_factory=dict)
-    """Of each life of an engine: the policies that it serves, its version of vLLM, and its node."""
+    """For each life of an engine: the policies that it serves, its version of vLLM, and its node."""
 
     def engine(self, settings: EngineSettings) -> "ClusterEngine":
         """Return an engine that has not been started."""
@@ -73,7 +73,7 @@ class EngineCluster:
         """Note the version of vLLM that an engine has on its node.
 
         Raises:
-            EngineError: another one that serves these policies has a different version.
+            EngineError: another engine that serves these policies has a different version.
         """
         for served, version, first in self._vllm.values():
             if served == policies and version != vllm:
@@ -267,7 +267,7 @@ class ObjectStoreChunks:
         return replace(publication, path=self._there[name])
 
     async def settle(self, publication: Publication, *, served: bool) -> None:
-        """Remove the copy that the engine needs no longer: the one served before, or this one if it was refused."""
+        """Remove the copy that the engine no longer needs: the one served before, or this one if it was refused."""
         name = _name(publication)
         outdated: str | None = name
         if served:

@@ -1,4 +1,4 @@
-"""Replaces media embedded in a span's attributes by references.
+"""Replaces media that are embedded in a span's attributes with references.
 
 A part that carries bytes (GenAI's ``blob``, and Anthropic's, Gemini's, and MCP's equivalents) becomes a GenAI part of
 type ``uri`` whose URI is ``sha256:`` and the hash of the bytes; a ``data:`` URL becomes that URI. Anything that is not
@@ -43,7 +43,7 @@ class Exchanged:
 
     spans: list[Span] = field(default_factory=list)
     media: dict[tuple[str, str], dict[str, Embedded]] = field(default_factory=dict)
-    """By trace and span id, by hash."""
+    """By (trace id, span id), then by hash."""
 
 
 def exchange(spans: Sequence[Span]) -> Exchanged:
@@ -83,7 +83,7 @@ def _text(text: str, found: dict[str, Embedded]) -> str:
         written = (
             json.dumps(changed, ensure_ascii="\\ud" in text.lower(), separators=(",", ":")) if found_here else text
         )
-    except (ValueError, RecursionError):  # not JSON, or nested too deeply: it is left as it came
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply: it is left unchanged
         return text
     found |= found_here
     return written
@@ -104,7 +104,7 @@ def _document(document: Any, found: dict[str, Embedded]) -> Any:
 
 
 def _leaf(text: str, found: dict[str, Embedded]) -> str:
-    """Replace a text that consists of a ``data:`` URL."""
+    """Replace a text with a reference if all of it is a ``data:`` URL."""
     if not text.startswith("data:") or (match := _DATA_URL.fullmatch(text)) is None:
         return text
     embedded = _embedded(match[1], match[2], found) if match[1].startswith(_KINDS) else None

@@ -17,11 +17,11 @@ from lightning_trainer.store.tables import spans
 from lightning_trainer.types import Span, TrainingBatch
 
 _FEW_BYTES = 2**16
-"""Up to this many bytes are searched for images inline; more in a thread, so that the event loop is not blocked."""
+"""Up to this many bytes are searched for media in the event loop; more in a thread, so that the loop is not blocked."""
 
 
 async def exchanged_of(spans: Sequence[Span]) -> Exchanged:
-    """Return spans and their embedded media."""
+    """Return the spans with references, and the media that were embedded in them."""
     if sum(map(_content_length, spans)) <= _FEW_BYTES:
         return exchange(spans)
     return await asyncio.to_thread(exchange, spans)
@@ -57,7 +57,7 @@ def _put_media(connection: Connection, new: Sequence[Span], exchanged: Exchanged
 
 
 class MediaStore(Database):
-    """Images and the like, by the hash of their bytes."""
+    """The part of a store that holds images and the like, by the hash of their bytes."""
 
     async def append_made(self, make: Callable[[Connection], Sequence[Span]]) -> list[Span]:
         """Commit the spans that ``make`` returns, in one transaction with what it reads and writes; return those that

@@ -1,7 +1,7 @@
 """The media table: bytes stored once by their hash, and their reference holders.
 
 Invariant: bytes exist as long as a span or a step's batch refers to them, and are deleted in the transaction that
-deletes the last such holder; unless retention needs the room, which leaves dangling references.
+deletes the last such holder. The exception is retention: if it needs the room, it leaves dangling references.
 """
 
 import json
@@ -17,7 +17,7 @@ from lightning_trainer.store.tables import totals
 from lightning_trainer.types import Media
 
 COUNT, BYTES = "media", "media_bytes"
-"""Names of the totals of media."""
+"""Names of the totals about media."""
 _LOOKED_AT = 50
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ Wanted: TypeAlias = Callable[[Sequence[int]], bool]
 
 @dataclass(frozen=True, slots=True)
 class StoredMedia:
-    """What a reference refers to."""
+    """The media that a reference refers to."""
 
     mime_type: str
     """As the sender declared it."""
@@ -40,7 +40,7 @@ def digest_of(uri: str) -> str | None:
 
 
 def digests_of(media: Iterable[Media]) -> list[str]:
-    """Return the distinct hashes that references name."""
+    """Return the distinct hashes that these references name."""
     return list(dict.fromkeys(digest for one in media if (digest := digest_of(one.uri)) is not None))
 
 
@@ -85,7 +85,7 @@ def of_step(policy: str, step: int) -> str:
 
 
 def use_in_step(connection: Connection, policy: str, step: int, digests: Collection[str]) -> None:
-    """Register the batch of a step as a holder of media, which are kept as long as the batch."""
+    """Register the batch of a step as a holder of media, which are then kept as long as the batch."""
     use(connection, of_step(policy, step), digests)
 
 
@@ -118,7 +118,7 @@ def delete_oldest(connection: Connection, after: int, wanted: Wanted) -> tuple[i
     """Examine the first media after ``after`` and delete those that no step can use; references to them stay.
 
     Args:
-        wanted: says for the spans that refer to one of them whether a step may still use any.
+        wanted: given the numbers of the spans that refer to one of them, tells whether a step may still use any span.
 
     Returns:
         The last one examined (0: there was none), and how many were deleted.

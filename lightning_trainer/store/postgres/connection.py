@@ -1,8 +1,8 @@
-"""A connection to PostgreSQL with the interface of sqlite3's, and the store's queries in its SQL: its placeholders, its
-way to read a list, and the few that differ.
+"""A connection to PostgreSQL with the interface of sqlite3's. It translates the store's queries into PostgreSQL's SQL:
+the placeholders, the way to read a list, and the few queries that differ.
 
-Every error is a ``StoreError`` of one sentence, without the password. A broken connection is reopened by the next
-transaction; what the broken one had not committed is refused, never repeated automatically.
+Every error is a ``StoreError`` of one sentence, without the password. The next transaction reopens a broken connection;
+what the broken one had not committed fails, and is never repeated automatically.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ _USERS = "hashtext('lightning-trainer connections'), hashtext(current_schema())"
 _NUL = "\u2400"
 """Replaces character 0, which PostgreSQL's texts cannot hold; the bytes of spans are unchanged."""
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-"""Not behind an odd number of backslashes, which are escaped ones and then the letters themselves."""
+"""An escaped character 0, but not the letters ``u0000`` after an escaped backslash."""
 
 
 class PostgresConnection:
-    """Connects at its first transaction. Used by one thread at a time."""
+    """A connection that is made at the first transaction, for use by one thread at a time."""
 
     def __init__(self, url: str, *, silence_s: float | None = _SILENCE_S) -> None:
         """Set the connection up; its first transaction connects.
 
         Args:
-            silence_s: a client that is silent for this long in the middle of a transaction loses the transaction and
-                its lock: its process was stopped, or its network is gone. None: for a reader, which blocks no other.
+            silence_s: if a client is silent for this long in the middle of a transaction, because its process was
+                stopped or its network is gone, it loses the transaction and its lock. None: never; for a reader, which
+                blocks no other client.
         """
         self.url = url
         self._silence_s = silence_s
         self._raw: psycopg.Connection | None = None
         self._streams = 0
         self._alone = False
-        """Whether it excludes others."""
+        """Whether this connection excludes others."""
 
     @property
     def in_transaction(self) -> bool:
@@ -62,7 +63,7 @@ class PostgresConnection:
         return self._raw is not None and not self._raw.closed and self._raw.info.transaction_status not in idle
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Run a statement; ``_translated`` says what it may contain."""
+        """Run a statement; ``translated`` says what it may contain."""
         match sql:
             case "BEGIN" | "BEGIN IMMEDIATE":
                 return self._begin(immediate=sql != "BEGIN")
@@ -128,7 +129,7 @@ class PostgresConnection:
         self._run(statements, ())
 
     def exclude_others(self) -> bool:
-        """Refuse other connections to this store until this one is closed; False if there are any."""
+        """Refuse other connections to this store until this one is closed; return False if there are any already."""
         until = time.monotonic() + _CLOSED_S
         while not self._run(f"SELECT pg_try_advisory_lock({_USERS})", ()).fetchone()[0]:
             if time.monotonic() > until:
@@ -146,11 +147,11 @@ class PostgresConnection:
             self._raw = None
 
     def _let_others_in(self, raw: psycopg.Connection) -> None:
-        """Give the lock up at once: the server does so only some time after the connection was closed."""
+        """Release the lock at once: the server would do so only some time after the connection was closed."""
         import psycopg
 
         self._alone = False
-        with contextlib.suppress(psycopg.Error):  # in a transaction that failed
+        with contextlib.suppress(psycopg.Error):  # raised in a transaction that failed
             raw.execute("SELECT pg_advisory_unlock_all()")
 
     def _begin(self, *, immediate: bool) -> Any:
@@ -253,7 +254,7 @@ def as_postgres_keeps(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _number_loader() -> type:
-    """Make sums of integers integers, as in SQLite."""
+    """Return the loader that makes sums of integers integers, as in SQLite."""
     from psycopg.adapt import Loader
 
     class NumberLoader(Loader):
@@ -272,7 +273,7 @@ OVERRIDES = {
     SELECT_RESOURCE: "SELECT id FROM resources WHERE sha256(body) = sha256(%s)",
 }
 IN_ONE = {
-    # A thousand spans in one statement with binary arrays: as text, every byte would be escaped.
+    # A thousand spans in one statement, as binary arrays: in text form, every byte would be escaped.
     INSERT: f"""INSERT INTO spans({_OF_SPANS}, scope, resource_id, body, checksum)
         SELECT * FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::text[],
             %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bytea[], %b::bigint[])

@@ -1,6 +1,6 @@
 """What the daemons of a store keep in it for each other: the id that all of them prove, and the names of runs.
 
-A name is held for some seconds at a time (server's clock), so that one whose daemon died is free by itself.
+A name is held for some seconds at a time (by the server's clock), so that it becomes free by itself if its daemon dies.
 """
 
 from lightning_trainer.store.connection import Connection
@@ -11,7 +11,7 @@ def agree_on_id(connection: Connection, own: str) -> str:
     """Return the id of the store's daemons.
 
     Args:
-        own: the caller's, which becomes that of all if there is none yet.
+        own: the caller's id, which becomes the id of all if there is none yet.
     """
     connection.execute("INSERT INTO identity VALUES (1, ?) ON CONFLICT DO NOTHING", (own,))
     (agreed,) = connection.execute("SELECT daemon FROM identity").fetchone()
@@ -19,10 +19,11 @@ def agree_on_id(connection: Connection, own: str) -> str:
 
 
 def hold_run(connection: Connection, name: str, holder: str, lasts_s: float) -> bool:
-    """Hold a run's name from now; False while another holder has it.
+    """Hold a run's name for some seconds from now; return False while another holder has it.
 
     Args:
         holder: the process that runs it, whichever daemon it asks.
+        lasts_s: how long the hold lasts, in seconds.
     """
     connection.execute(f"DELETE FROM runs WHERE until_ns <= {NOW}")
     written = connection.execute(
@@ -34,10 +35,10 @@ def hold_run(connection: Connection, name: str, holder: str, lasts_s: float) -> 
 
 
 def release_run(connection: Connection, name: str, holder: str) -> None:
-    """End a hold; does nothing if the name is another's."""
+    """End a hold; does nothing if another holder has the name."""
     connection.execute("DELETE FROM runs WHERE name = ? AND holder = ?", (name, holder))
 
 
 def held_runs(connection: Connection) -> list[str]:
-    """Return the names that are held, in order."""
+    """Return the names that are held, sorted."""
     return [name for (name,) in connection.execute(f"SELECT name FROM runs WHERE until_ns > {NOW} ORDER BY name")]

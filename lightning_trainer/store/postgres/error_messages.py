@@ -47,7 +47,7 @@ def without_password(text: str, url: str) -> str:
 
 
 def failure(error: psycopg.Error, url: str, *, connecting: bool = False) -> LightningError:
-    """Return the error as a ``StoreError``."""
+    """Return the error as a ``StoreError``, or as a ``MalformedTelemetryError`` if a value is too long for an index."""
     if error.sqlstate == _TOO_LONG:
         return MalformedTelemetryError(
             "an id, a name or a source is longer than the 2,700 bytes that an index can hold"

@@ -1,9 +1,9 @@
-"""Requests to a daemon that does not train the policy, left in the store for the one that holds the turn
-(``turns.py``).
+"""Requests that reached a daemon that does not train the policy: it leaves them in the store for the daemon that holds
+the turn (``turns.py``).
 
-One request at a time per policy. It is valid as long as the asked daemon waits for the answer, to within the duration
-of a turn (by the server's clock): so no request is carried out after its caller has left, and nothing has to be cleaned
-up after a daemon that died.
+There is one request at a time per policy. It is valid as long as the asked daemon waits for the answer, to within the
+duration of a turn (by the server's clock), so that no request is carried out after its caller has left, and nothing has
+to be cleaned up after a daemon that died.
 """
 
 from dataclasses import dataclass
@@ -43,10 +43,10 @@ class Answer:
 
 
 def put(connection: Connection, policy: str, request: Request, lasts_s: float) -> Answer | None:
-    """Leave a request, or extend it; return its answer, and remove both, as soon as there is one.
+    """Leave a request, or extend its time; once it is answered, remove it and return the answer.
 
     Raises:
-        RollbackError: another daemon was asked for something that is not done yet.
+        RollbackError: another request for this policy is still under way.
     """
     row = connection.execute(
         f"""SELECT id, version, promote, asked_of, answered, said, refused, until_ns > {NOW} FROM requests
@@ -71,7 +71,7 @@ def put(connection: Connection, policy: str, request: Request, lasts_s: float) -
 
 
 def waiting(connection: Connection, policy: str) -> Request | None:
-    """Return the request that waits for an answer."""
+    """Return the request that waits for an answer, if any."""
     row = connection.execute(
         f"""SELECT id, version, promote, asked_of FROM requests
             WHERE policy = ? AND answered = 0 AND until_ns > {NOW}""",

@@ -1,5 +1,5 @@
-"""The tables on PostgreSQL, as a separate list of migrations: those of ``store/schema.py``, and those for sharing a
-store.
+"""The tables on PostgreSQL, with their own list of migrations: the tables of ``store/schema.py``, and those for sharing
+a store.
 
 An entry that has been released is never edited; a change is a new entry. Texts are ordered by their bytes, as in
 SQLite, whatever the database's locale.
@@ -327,14 +327,14 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE UNIQUE INDEX one_live_prompt ON prompts(name, root) WHERE state = 'live';
     """,
 )
-"""Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
+"""Entry ``i`` takes a database from schema ``i`` to ``i + 1``; the table ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")
 TABLES = ("lightning_schema", *_MADE.findall("".join(MIGRATIONS)))
-"""All of ours: others may be in the same schema."""
+"""All of our tables: the database's schema may hold others too."""
 
 
 def newest_version() -> int:
-    """Return the schema version that :func:`migrate` makes."""
+    """Return the schema version to which :func:`migrate` brings a database."""
     return len(MIGRATIONS)
 
 
@@ -355,7 +355,7 @@ def version_of(connection: PostgresConnection) -> int:
 
 
 def drop_later_tables(connection: PostgresConnection) -> None:
-    """Drop the tables that only a later schema has: a restored backup of an earlier one leaves them where they are."""
+    """Drop the tables that only a later schema has: restoring a backup of an earlier one leaves them in place."""
     connection.execute("BEGIN IMMEDIATE")
     for table in _MADE.findall("".join(MIGRATIONS[version_of(connection) :])):
         connection.execute(f"DROP TABLE IF EXISTS {table}")
@@ -363,7 +363,7 @@ def drop_later_tables(connection: PostgresConnection) -> None:
 
 
 def migrate(connection: PostgresConnection) -> None:
-    """Migrate a database to the newest schema, in one transaction: concurrent starts of daemons do it once.
+    """Migrate a database to the newest schema, in one transaction: daemons that start at the same time do it once.
 
     Raises:
         UnusableStoreError: a newer lightning-trainer made it, or it does not use UTF-8.

@@ -33,13 +33,14 @@ class PostgresStore(Store):
         Args:
             url: ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE``; libpq finds the missing parts as usual
                 (``PGPASSWORD``, ``~/.pgpass``).
-            retention: the limits of the store; by default the settings' defaults.
+            retention: the limits of the store; by default those of the settings.
         """
         size = PostgresSize()
         super().__init__(shown(url), Retention(shown(url), retention or StoreConfig(), size.measure, most_log=0))
         self.url = url
         self._tokens: dict[str, int] = {}
-        """Our newest fencing token by policy: an old one is kept, so that writes that still use it are refused."""
+        """Our newest fencing token by policy. A token is kept after its turn, so that writes that still use it are
+        refused."""
 
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
         connection = PostgresConnection(self.url, silence_s=self.retention.config.turn_s)
@@ -53,7 +54,7 @@ class PostgresStore(Store):
         return writer, ReaderPool(lambda: PostgresConnection(self.url, silence_s=None))
 
     def _release(self) -> None:
-        """Release nothing: there are only the connections."""
+        """Do nothing: there are only the connections, which are closed already."""
 
     async def daemon_id(self, own: str) -> str:
         return await self._write(lambda connection: daemons.agree_on_id(connection, own))
@@ -117,18 +118,19 @@ _SIZE = f"""SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
 
 
 _PER_SPAN, _MEASURED = "size/bytes_per_span", "size/measured_bytes"
-"""Totals: the smallest size per span, and the size that the tables had then."""
+"""Names of totals: the smallest size per span, and the size that the tables had when it was measured."""
 _GROWN = 1.25
 
 
 class PostgresSize:
-    """Disk size of tables and indexes, and the part in use; measured for a small share of the time, and whenever there
-    are a quarter more spans.
+    """Disk size of tables and indexes, and the part of it in use. Measuring takes a small share of the time, and is
+    repeated whenever the number of spans has grown by a quarter.
 
-    PostgreSQL reuses the space of deleted rows but does not report how much there is. The smallest size per span is
-    observed as the store fills, and kept in it: a daemon that starts on a full store would take all of it for in use.
-    That times the number of spans is the part in use, also while it is not measured. Tables that have grown by a
-    quarter since hold larger spans: then it is observed anew.
+    PostgreSQL reuses the space of deleted rows but does not report how much there is. Therefore the smallest size per
+    span is observed as the store fills, and kept in the store: otherwise, a daemon that starts on a full store would
+    take all of the space for used. This size times the number of spans is the part in use, even between two
+    measurements. If the tables have grown by a quarter since it was observed, they hold larger spans, and the present
+    size per span replaces it.
     """
 
     def __init__(self) -> None:
@@ -137,7 +139,7 @@ class PostgresSize:
         self._spans = 0
 
     def measure(self, connection: Connection) -> StoreSize:
-        """Return the sizes in bytes; between two measurements only the part in use is estimated anew."""
+        """Return the sizes in bytes; between two measurements, only the estimate of the part in use is updated."""
         held = dict(connection.execute(_HELD, ("spans", _PER_SPAN, _MEASURED)).fetchall())
         spans = held.get("spans", 0)
         began = time.monotonic()

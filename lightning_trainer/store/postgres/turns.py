@@ -1,9 +1,9 @@
-"""Leases for training a policy ("turns"): one daemon's at a time, for some seconds from its last message (server's
-clock).
+"""Leases for training a policy ("turns"): one daemon at a time holds one, for some seconds from its last message (by
+the server's clock).
 
-Invariant: the fencing token increases whenever the lease changes hands, and a write reserved for the holder is refused
-with an older token, in the transaction of the write itself. So a daemon that was cut off or stopped, and wakes up after
-its turn, commits no step and publishes nothing, however long it believes that it holds the turn.
+Invariant: the fencing token increases whenever the lease changes hands, and a write that is reserved for the holder is
+refused with an older token, in the transaction of the write itself. So a daemon that was cut off or stopped, and wakes
+up after its turn, commits no step and publishes nothing, however long it believes that it holds the turn.
 """
 
 from lightning_trainer.errors import TurnLostError
@@ -29,7 +29,7 @@ def take(connection: Connection, policy: str, holder: str, lasts_s: float) -> tu
 
 
 def renew(connection: Connection, policy: str, token: int, lasts_s: float) -> bool:
-    """Extend a turn from now; False if another daemon has it by now."""
+    """Extend a turn, counted from now; return False if another daemon has taken it."""
     found = connection.execute(
         f"UPDATE leases SET until_ns = {NOW} + ? WHERE policy = ? AND token = ?", (int(lasts_s * 1e9), policy, token)
     )
@@ -37,7 +37,7 @@ def renew(connection: Connection, policy: str, token: int, lasts_s: float) -> bo
 
 
 def give_up(connection: Connection, policy: str, token: int) -> None:
-    """End a turn, so that the next daemon need not wait; does nothing if it is another's."""
+    """End a turn, so that the next daemon need not wait; does nothing if another daemon has taken it."""
     connection.execute("UPDATE leases SET until_ns = 0 WHERE policy = ? AND token = ?", (policy, token))
 
 
@@ -53,10 +53,10 @@ def dropped_steps(connection: Connection, policy: str) -> int:
 
 
 def check(connection: Connection, policy: str, token: int | None) -> None:
-    """Allow a write reserved for the holder of the turn; a write without a token is allowed while no daemon holds it.
+    """Allow a write that is reserved for the holder of the turn; without a token, only while no daemon holds the turn.
 
     Raises:
-        TurnLostError: another daemon holds the turn.
+        TurnLostError: another daemon holds the turn, or has taken it since the token was issued.
     """
     row = connection.execute(
         f"SELECT holder, token, until_ns > {NOW} FROM leases WHERE policy = ?", (policy,)

@@ -1,8 +1,8 @@
 """Keeps a store within its limits: by size at every write, by age and use periodically.
 
-Its size is that of pages in use, free pages, and the log next to the file. The writer pays (back-pressure): after a
-commit that brings the store near its limit, the writer's own thread deletes the oldest data until there is room again,
-for a bounded time. So the size limit holds however fast others write.
+A store's size is that of pages in use, free pages, and the log next to the file. The writer pays (back-pressure): after
+a commit that brings the store near its limit, the writer's own thread deletes the oldest data until there is room
+again, for a bounded time. So the size limit holds however fast others write.
 """
 
 import logging
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """In bytes."""
+    """The size of a store's parts, in bytes."""
 
     file: int
     free: int
@@ -43,7 +43,7 @@ class StoreSize:
 
 
 def measure(connection: Connection, path: Path) -> StoreSize:
-    """Query the database; takes microseconds."""
+    """Return the size of a SQLite store; takes microseconds."""
     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -59,18 +59,18 @@ def give_back(connection: Connection, pages: int) -> None:
     without ``auto_vacuum`` (``lightning-trainer store compact`` changes that)."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     for _ in range(min(pages, free)):
-        # One at a time: the statement returns rows without columns, and Python's module fetches only the first of
-        # those.
+        # One at a time: the statement returns rows without columns, of which Python's module fetches only the first.
         connection.execute("PRAGMA incremental_vacuum(1)")
 
 
 _FULL, _ROOMY = 0.9, 0.85
-"""Shares of the file's limit at which deleting begins, and ends."""
+"""Shares of the file's limit at which deleting begins and ends."""
 _MOST_LOG = 64 * 2**20
 _BUDGET_S = 0.1
-"""Maximum time of the writer after one commit, and of one slice of the sweep."""
+"""After one commit, the writer deletes spans and batches for at most this long, and media for as long. A slice of the
+sweep takes half of it."""
 _LOOK_AGAIN_S = 30.0
-"""After a pass over everything that deleted nothing."""
+"""Pause after a pass over everything that deleted nothing."""
 _PAGES = 512
 """Free pages returned to the file system at once: 4 MiB."""
 _FREE_SHARE = 0.1
@@ -90,16 +90,16 @@ class Retention:
     most_log: int = _MOST_LOG
     """Maximum bytes of the log next to the store."""
     wanted_by: Callable[[], Collection[str]] | None = None
-    """Policies whose steps still take attempts. None: nobody has said, and nothing is deleted. A command that writes to
-    the store of a stopped daemon does not know, and a daemon that starts does not know yet."""
+    """Returns the policies whose steps still take attempts. None: they are unknown, and nothing is deleted. A command
+    that writes to the store of a stopped daemon does not know them, and a daemon that is starting does not yet."""
     repeatable_from: Callable[[Connection], Mapping[str, int]] = lambda _: {}
-    """The oldest checkpoint that is gone on from, by policy, through a connection: batches of later steps are needed
-    after a crash, or for a rollback. 0: all are."""
+    """Given a connection, returns by policy the step of the oldest checkpoint from which training may continue: batches
+    of later steps are needed after a crash, or for a rollback. 0: all batches are needed."""
     size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
-    """As it was after the last commit."""
+    """The size after the last commit."""
     _position: int = 0
     _deleted: int = 0
-    """Spans that were deleted since the search for the oldest ones began anew."""
+    """Spans that were deleted since the search for the oldest ones last started over."""
     _media_position: int = 0
     _media_deleted: int = 0
     _no_media_until_s: float = 0.0
@@ -126,7 +126,7 @@ class Retention:
         if self.size.used > _FULL * room:
             self._make_room(connection, _ROOMY * room)
         if self.give_back is not None and self.size.file > room and self.size.free:
-            # The file is over its limit, even if parts of it are free: it shrinks a little with each commit.
+            # The file is over its limit, and parts of it are free: it shrinks a little with each commit.
             give_back = self.give_back
             _in_transaction(connection, lambda: give_back(connection, _PAGES))
             self.size = self.measure(connection)
@@ -151,7 +151,7 @@ class Retention:
             _in_transaction(connection, lambda: self._oldest_media(connection))
 
     def note(self) -> str | None:
-        """Return a sentence if the store is larger than it should be."""
+        """Return a sentence if the store is larger than it should be, else None."""
         if not self._too_large:
             return None
         return (
@@ -160,7 +160,7 @@ class Retention:
         )
 
     def sweep(self, connection: Connection) -> bool:
-        """Delete a slice of what is too old or used; True if there may be more. Runs in its own transaction."""
+        """Delete a slice of what is too old or used; return True if there may be more. Runs in its own transaction."""
         if self.wanted_by is None:
             return False
         give_up = time.monotonic() + _BUDGET_S / 2
@@ -171,7 +171,7 @@ class Retention:
         return True
 
     def begin_sweep(self) -> None:
-        """Restart the sweep at the oldest data: wanted data may no longer be wanted."""
+        """Restart the sweep at the oldest data: data that was wanted may not be wanted any more."""
         self._by_age = 0
 
     def holds(self, connection: Connection) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Retention:
         return self.wanted_by()
 
     def _oldest(self, connection: Connection) -> None:
-        """Delete the oldest data that no step can use: batches first, which only a rollback would need again."""
+        """Delete the oldest data that no step can use; batches come first, as only a rollback would need them again."""
         for policy, step in self.repeatable_from(connection).items():
             if sweep.delete_batches(connection, policy, step):
                 return
@@ -261,7 +261,7 @@ class Retention:
         return bool(sweep.forget_names(connection, time.time_ns() - int(self.config.idempotency_window * 1e9)))
 
     def _shrink(self, connection: Connection) -> bool:
-        """Return free pages if there are many; True if there may be more."""
+        """Give free pages back to the file system if there are many; return True if there may be more."""
         size = self.measure(connection)
         if self.give_back is None or size.free <= max(_FREE_SHARE * size.file, 32 * 2**20):
             return False

@@ -1,8 +1,8 @@
 """Deletion, one slice at a time, in order of arrival.
 
-Invariant: nothing is deleted that a step can still use: the spans of attempts that wait for a step, belong to one being
-trained, or are still running, and the batches of steps after the oldest checkpoint. Deleted attempts leave their names
-(``expired``), so that redelivery changes nothing; counts and ledger stay.
+Invariant: nothing is deleted that a step can still use: the spans of attempts that wait for a step, belong to a step
+that is being trained, or are still running, and the batches of steps after the oldest checkpoint. Deleted attempts
+leave their names (``expired``), so that redelivery changes nothing; counts and ledger stay.
 """
 
 import json
@@ -22,9 +22,9 @@ _DELETED = 2000
 _STEPS = 20
 _NAMES = 500
 _MARKS = 2000
-"""Time marks that one is compared with: those of more than a day."""
+"""The number of time marks that one mark is compared with: those of more than a day."""
 RUNNING_FOR_NS = 24 * 3600 * 10**9
-"""An attempt without news for this long is not running any more."""
+"""An attempt without new spans for this long counts as not running any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Slice:
 def last_before(connection: Connection, at_ns: int) -> int:
     """Return the last span that had arrived by then, by our clock; 0 if there was none.
 
-    A mark of a clock that was wrong says nothing: one in the past, behind later times, and one in the future.
+    Marks made by a wrong clock are ignored: a mark with an earlier time than one before it, and a mark in the future.
     """
     near = "(SELECT seq, at_ns FROM received WHERE seq <= ? ORDER BY seq DESC LIMIT ?) AS near"
     last, later, now_ns = None, 2**62, time.time_ns()
@@ -65,7 +65,7 @@ def delete_spans(connection: Connection, after: int, until: int, *, wanted_by: C
         until: the last span that may be deleted; an attempt with later spans is kept whole.
         wanted_by: policies that still take attempts.
     """
-    # The newest span is kept: the next one's number is derived from it, and numbers only increase.
+    # The newest span is kept: the next span's number is derived from it, and numbers only increase.
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     rows = connection.execute(
         """SELECT seq, attempt_id, rollout_id, trace_id, response_id FROM spans
@@ -106,7 +106,7 @@ _ATTEMPTS_NEAR = """
 def _is_wanted_near(
     connection: Connection, trace_id: str, rollout_id: str | None, response_id: str | None, asked: Mapping[str, object]
 ) -> bool:
-    """Whether a step may use a span without an attempt of its own: one of its trace, rollout or response is wanted."""
+    """Whether a step may use a span without an attempt: an attempt of its trace, rollout, or response is wanted."""
     near = connection.execute(_ATTEMPTS_NEAR, (trace_id, rollout_id, response_id)).fetchall()
     return any(_is_wanted(connection, attempt_id, asked) for (attempt_id,) in near)
 
@@ -130,7 +130,7 @@ def _is_wanted(connection: Connection, attempt_id: str, asked: Mapping[str, obje
 
 
 def expired_among(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
-    """Return those of some attempts whose spans were deleted: nothing more of them is stored."""
+    """Return those of some attempts whose spans were deleted, so that no more spans of theirs are stored."""
     rows = connection.execute(
         "SELECT attempt_id FROM expired WHERE attempt_id IN (SELECT value FROM json_each(?))",
         (json.dumps(list(attempt_ids)),),
@@ -139,7 +139,7 @@ def expired_among(connection: Connection, attempt_ids: Collection[str]) -> set[s
 
 
 def kept_among(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
-    """Return those of some attempts of which spans are stored, and are not being deleted."""
+    """Return those of some attempts that have stored spans and are not being deleted."""
     rows = connection.execute(
         """SELECT DISTINCT attempt_id FROM spans WHERE attempt_id IN (SELECT value FROM json_each(?))
            AND NOT EXISTS (SELECT 1 FROM expired WHERE expired.attempt_id = spans.attempt_id)""",
@@ -149,7 +149,8 @@ def kept_among(connection: Connection, attempt_ids: Collection[str]) -> set[str]
 
 
 def expire_attempt(connection: Connection, attempt_id: str, now_ns: int) -> int:
-    """Delete an attempt's spans, as many as keep the transaction short; the sweep meets the rest later."""
+    """Mark an attempt as expired, and delete as many of its spans as keep the transaction short; return how many. The
+    sweep deletes the rest later."""
     new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount
     for table in ("arrivals", "outer_traces", "waiting", "evaluations"):
         connection.execute(f"DELETE FROM {table} WHERE attempt_id = ?", (attempt_id,))
@@ -164,7 +165,7 @@ def delete_rows(connection: Connection, seqs: Sequence[int]) -> int:
     if not seqs:
         return 0
     (last,) = connection.execute("SELECT max(seq) FROM spans").fetchone()
-    if last in seqs:  # its mark keeps the number from being given again: spans.insert
+    if last in seqs:  # its mark prevents the number from being given out again: see spans.insert
         connection.execute("INSERT INTO received VALUES (?, ?) ON CONFLICT DO NOTHING", (last, time.time_ns()))
     listed = (json.dumps(list(seqs)),)
     (calls,) = connection.execute(
@@ -185,7 +186,7 @@ def delete_step_spans(
 ) -> Slice:
     """Delete spans consumed by the steps after ``after`` and up to ``until``; positions are steps.
 
-    The position stays before the first of these steps for as long as something was deleted: more of it may be left.
+    As long as something was deleted, the position stays before the first of these steps, which may have more.
     """
     rows = connection.execute(
         """SELECT step, attempt_id FROM assignments WHERE policy = ? AND step > ? AND step <= ?
@@ -204,12 +205,13 @@ def delete_step_spans(
     first, last = rows[0][0], rows[-1][0]
     if deleted:
         return Slice(first - 1, deleted)
-    # All that was read is wanted. The last step may have more; if it is the only one, it was read as far as possible.
+    # Everything that was read is wanted. The last step may have more attempts than were read; if it is the only step,
+    # no more can be read.
     return Slice(last if len(rows) < _NAMES or first == last else last - 1)
 
 
 def delete_batches(connection: Connection, policy: str, until: int) -> int:
-    """Delete the batches and the advantages of the first steps up to ``until`` that have them; return how many.
+    """Delete the batches and the advantages of the first steps up to ``until`` that have them; return how many steps.
 
     Metrics and ledger of the steps are kept.
     """
@@ -248,9 +250,9 @@ def _any_is_wanted(connection: Connection, seqs: Sequence[int], asked: Mapping[s
 
 
 def last_step_before(connection: Connection, policy: str, at_ns: int) -> int:
-    """Return the newest version, and so step, made by then; 0 if there was none.
+    """Return the newest version, and so the newest step, made by then; 0 if there was none.
 
-    A version of a clock that was wrong, in the past and behind a later one, counts as made after that one.
+    A version that a wrong clock dated before an earlier version counts as made after that one.
     """
     row = connection.execute(
         """SELECT max(version) FROM versions WHERE policy = ?1 AND created_ns <= ?2 AND version < coalesce(
@@ -294,7 +296,7 @@ def forget_names(connection: Connection, before_ns: int) -> int:
 
 
 def delete_settled(connection: Connection, attempt_ids: Collection[str]) -> None:
-    """Forget which rewards were made from feedback, of attempts whose spans are gone and on which none is kept."""
+    """Forget which rewards were made from feedback, for attempts that have neither spans nor feedback left."""
     connection.execute(
         """DELETE FROM settled WHERE attempt_id IN (SELECT value FROM json_each(?))
            AND NOT EXISTS (SELECT 1 FROM spans WHERE spans.attempt_id = settled.attempt_id)
@@ -312,7 +314,7 @@ def forget_marks(connection: Connection) -> None:
 
 
 def oldest_span_ns(connection: Connection) -> int | None:
-    """Return when the oldest span had arrived at the latest, by our clock, to the minute; None if there is none."""
+    """Return the time by which the oldest span had arrived, by our clock, to the minute; None if there is no span."""
     (first,) = connection.execute("SELECT min(seq) FROM spans").fetchone()
     if first is None:
         return None

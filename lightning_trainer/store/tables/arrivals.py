@@ -1,8 +1,9 @@
-"""Which spans of an attempt have arrived, and how many there must be: counts by numbering.
+"""How many spans of an attempt have arrived, and how many there must be, counted by numbering.
 
-Every process numbers its spans of an attempt; a span that ends says how many of its numbering had started, and a
-gateway record says so for its caller's. The difference is missing. A redelivered span is not new and is not counted
-again, so the counts do not depend on order or redelivery. Spans without numbers are not counted.
+Every process numbers its spans of an attempt. A span that ends says how many spans of its numbering had started by
+then, and a gateway record says so for its caller's numbering. The difference is the number of missing spans. A
+redelivered span is not new and is not counted again, so the counts do not depend on order or redelivery. Spans without
+numbers are not counted.
 """
 
 from collections.abc import Iterable
@@ -44,7 +45,7 @@ def tally(spans: Iterable[Span]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def _number(span: Span, name: str) -> int:
-    """Return a number; the gateway copies its caller's numbers from a header, as text."""
+    """Return an attribute that is a number, else 0; the gateway copies its caller's numbers from a header, as text."""
     value = span.attributes.get(name)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
         value = int(value)

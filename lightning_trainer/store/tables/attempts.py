@@ -1,8 +1,8 @@
 """Attempts, as derived from spans.
 
 The one span with ``lightning.rollout.root`` covers a whole attempt: its arrival shows that the attempt has ended, and
-how. Before that, any span that names an attempt and its rollout shows that it is running. The row is the same in
-whatever order the spans arrive.
+how. Before that, any span that names an attempt and its rollout shows that the attempt is running. The row is the same
+in whatever order the spans arrive.
 """
 
 import json
@@ -23,7 +23,7 @@ _MODES = {mode.value: mode for mode in RolloutMode}
 
 
 def attempt_of(span: Span) -> Attempt | None:
-    """Return the span's attempt: ended if the span is the root, else running; None if it names none."""
+    """Return the span's attempt: ended if the span is the root, else running; None if the span names no attempt."""
     sighting = _sight(span)
     return None if sighting is None else sighting.attempt()
 
@@ -106,7 +106,7 @@ def _record(connection: Connection, sightings: Iterable[tuple[_Sighting, Span]])
     running: dict[tuple[str | None, ...], _Sighting] = {}
     for sighting, span in sightings:
         if sighting.state is AttemptState.RUNNING:
-            # The spans of an attempt differ only in their start: one write is enough for all of them.
+            # These spans differ only in their start, as far as the row is concerned: one write is enough for all.
             alike = (sighting.attempt_id, sighting.rollout_id, sighting.task_id, sighting.group_id, sighting.mode)
             earliest = running.setdefault(alike, sighting)
             if sighting.started_ns < earliest.started_ns:
@@ -154,8 +154,8 @@ def select_ended(
     """Return ended attempts that no step (of that policy, or of any) has consumed, oldest end first.
 
     Args:
-        took_part: only those that share their group or their task with one in which the policy took part.
-        earlier: also those that had begun when the policy was first started.
+        took_part: only attempts that share their group or task with an attempt in which the policy took part.
+        earlier: also attempts that had begun before the policy was first started.
     """
     rows = connection.execute(
         f"""WITH waiting AS MATERIALIZED (
@@ -197,8 +197,9 @@ def count_ended(
     """Return the number of ended attempts of a mode, by group id, for groups whose id begins with ``prefix``.
 
     Args:
-        policy: only groups in which it took part in some attempt.
-        taken: a policy and two steps: only attempts that its steps after the first and up to the second have consumed.
+        policy: only groups in which this policy took part in some attempt.
+        taken: a policy and two steps: only attempts that the policy's steps after the first and up to the second have
+            consumed.
         after: only groups after this one, in order of id.
         limit: maximum number of groups.
     """

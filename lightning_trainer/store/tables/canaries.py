@@ -10,12 +10,12 @@ from lightning_trainer.store.connection import Connection
 _NAMES = 500
 _LIVE = """coalesce(mode, 'train') = 'train' AND EXISTS (SELECT 1 FROM participations
            WHERE participations.policy = ? AND participations.attempt_id = attempts.attempt_id)"""
-"""Attempts that users wait for and that the policy answered calls of."""
+"""Attempts that users wait for and of which the policy answered calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryRecord:
-    """One candidate."""
+    """The canary of one candidate."""
 
     policy: str
     version: int
@@ -31,7 +31,7 @@ class CanaryRecord:
 
 
 def put(connection: Connection, record: CanaryRecord) -> None:
-    """Write a candidate's evidence, replacing the previous one."""
+    """Write a candidate's record, replacing the previous one."""
     connection.execute(
         """INSERT INTO canaries VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(policy, version) DO UPDATE SET
            live = excluded.live, state = excluded.state, began_ns = excluded.began_ns, ended_ns = excluded.ended_ns,
@@ -55,13 +55,13 @@ def select(connection: Connection, policy: str, first: int, last: int) -> dict[i
 
 
 def select_open(connection: Connection, policy: str) -> list[CanaryRecord]:
-    """Return the candidates of which nothing is decided yet."""
+    """Return the candidates on which nothing is decided yet."""
     rows = connection.execute("SELECT version FROM canaries WHERE policy = ? AND ended_ns IS NULL", (policy,))
     return [select(connection, policy, version, version)[version] for (version,) in rows.fetchall()]
 
 
 def select_rollouts(connection: Connection, policy: str, since_ns: int, known: Sequence[str]) -> list[str]:
-    """Return the policy's live attempts that began since then and have ended, the first ones not in ``known``."""
+    """Return the first of the policy's live attempts that began since then, have ended, and are not in ``known``."""
     rows = connection.execute(
         f"""SELECT attempt_id FROM attempts WHERE started_ns >= ? AND ended_ns IS NOT NULL AND {_LIVE}
             AND attempt_id NOT IN (SELECT value FROM json_each(?)) ORDER BY started_ns LIMIT ?""",
@@ -71,7 +71,8 @@ def select_rollouts(connection: Connection, policy: str, since_ns: int, known: S
 
 
 def select_shadows(connection: Connection, policy: str, since_ns: int, known: Sequence[str]) -> list[str]:
-    """Return the shadow attempts of the policy's candidates since then, the first ones not in ``known``."""
+    """Return the first of the shadow attempts of the policy's candidates that began since then and are not in
+    ``known``."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND mode = 'shadow'
            AND EXISTS (SELECT 1 FROM participations

@@ -4,7 +4,7 @@ from lightning_trainer.store.connection import Connection
 
 
 def position(connection: Connection, name: str, *, about: str = "") -> int:
-    """Return a reader's position; 0 if there is none, or it was for other settings (``about``)."""
+    """Return a reader's position; 0 if there is none, or if it was stored with other settings (``about``)."""
     row = connection.execute("SELECT position FROM cursors WHERE name = ? AND about = ?", (name, about)).fetchone()
     return 0 if row is None else row[0]
 

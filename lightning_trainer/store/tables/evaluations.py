@@ -1,4 +1,4 @@
-"""Evaluation attempts by the time of their latest news, so that readers can continue where they stopped.
+"""Evaluation attempts in the order of their latest changes, so that readers can continue where they stopped.
 
 A span belongs to an evaluation by its attempt, its rollout, or, if it names neither, its response.
 """
@@ -37,7 +37,8 @@ _NUMBER = """
         (SELECT max(change) AS change FROM evaluations
          UNION ALL SELECT max(position) FROM cursors WHERE name LIKE 'verdicts/%') AS given WHERE true
     ON CONFLICT(attempt_id) DO UPDATE SET change = excluded.change"""
-"""Above what a reader has read, too: the newest may have been deleted since (``versions/held_out.py``)."""
+"""The new number is also above the position of every reader, since the newest evaluation may have been deleted after it
+was read (``versions/held_out.py``)."""
 _NAMED = """
     WITH named(attempt_id) AS (
         SELECT value FROM json_each(?1)
@@ -49,7 +50,7 @@ _NAMED = """
 
 
 def select_changed(connection: Connection, after: int, most: int) -> list[tuple[int, str]]:
-    """Return number and id of the first ``most`` ended evaluations with news after number ``after``."""
+    """Return number and id of the first ``most`` ended evaluations that changed after number ``after``."""
     return connection.execute(
         """SELECT change, attempt_id FROM evaluations JOIN attempts USING (attempt_id)
            WHERE change > ? AND ended_ns IS NOT NULL ORDER BY change LIMIT ?""",
@@ -58,7 +59,7 @@ def select_changed(connection: Connection, after: int, most: int) -> list[tuple[
 
 
 def count_changed(connection: Connection, after: int) -> int:
-    """Return the number of ended evaluations with news after number ``after``."""
+    """Return how many ended evaluations changed after number ``after``."""
     (count,) = connection.execute(
         """SELECT count(*) FROM evaluations JOIN attempts USING (attempt_id)
            WHERE change > ? AND ended_ns IS NOT NULL""",

@@ -1,10 +1,11 @@
 """Feedback in its own table next to its spans.
 
-A row is written in the transaction that stores its span. Its attempt is looked up at reading time until it is known:
+A row is written in the transaction that stores its span. Until its attempt is known, it is looked up at every reading:
 feedback may arrive before the spans of its subject.
 
-Our spans have traces of their own, and name the span of the program's own OpenTelemetry (Langfuse's, say) that they
-were made in (``lightning.outer_span``). ``outer_traces`` holds these, so that feedback may name the program's trace.
+Our spans have traces of their own. If the program itself uses OpenTelemetry (Langfuse, say), they name the program's
+span in which they were made (``lightning.outer_span``). ``outer_traces`` holds the traces of these spans, so that
+feedback may name the program's trace.
 """
 
 import json
@@ -24,17 +25,18 @@ from lightning_trainer.store.worklist import feedback_rewards
 from lightning_trainer.types import Span
 
 READ = 20_000
-"""Number of newest pieces that are evaluated together, and of newest ones in quarantine that are read beside them."""
+"""How many of the newest pieces are evaluated together, and how many of the newest in quarantine are read in addition.
+"""
 _NAMES = 500
 _LOOKED_UP = 250
-"""Pieces of feedback whose attempts are looked up at once, of the newest and of the older."""
+"""How many of the newest pieces of feedback have their attempts looked up at once, and how many of the older."""
 _UNMATCHED = "feedback/unmatched"
 """The cursor through feedback whose attempt is unknown."""
 
 
 def note(connection: Connection, new: Sequence[Span], now_ns: int | None = None) -> None:
-    """Store the feedback among newly stored spans, and note the rewards made from feedback among them, and the traces
-    of the program's own by which feedback may name them."""
+    """Store the feedback among newly stored spans. Also record which of them are rewards made from feedback, and the
+    program's own traces by which feedback may name them."""
     feedback_rewards.note(connection, new)
     note_outer_traces(connection, new)
     entries = [entry for span in new if is_feedback(span.attributes) or span.events for entry in entries_of(span)]
@@ -47,7 +49,7 @@ def note(connection: Connection, new: Sequence[Span], now_ns: int | None = None)
 
 
 def note_outer_traces(connection: Connection, new: Sequence[Span]) -> None:
-    """Note which traces of the program's own newly stored spans were made in; idempotent."""
+    """Record in which of the program's own traces newly stored spans were made; idempotent."""
     seen = {
         (outer.partition("-")[0], attempt_id)
         for span in new
@@ -60,12 +62,12 @@ def note_outer_traces(connection: Connection, new: Sequence[Span]) -> None:
 
 
 def date_back(connection: Connection, after: int, since_ns: int) -> None:
-    """Take feedback that a journal has brought, stored after row ``after``, as received when it was given.
+    """Date the receipt of feedback from a journal, stored after row ``after``, back to when the feedback was given.
 
-    A source's caps are by the hour, and all of it has come in one.
+    A source's caps are per hour, and all of the journal's feedback arrives within one.
 
     Args:
-        since_ns: none of it was received before then.
+        since_ns: the earliest time of receipt; none of this feedback was received before.
     """
     connection.execute(
         """UPDATE feedback SET received_ns = CASE WHEN given_ns < ?1 THEN ?1 ELSE given_ns END
@@ -92,8 +94,8 @@ def _row(connection: Connection, entry: Entry, received_ns: int) -> tuple:
 def match(connection: Connection) -> int:
     """Look up the attempts of feedback whose attempt was unknown; return how many were found.
 
-    The newest is looked up every time, as much of the older in turn: strangers' feedback, however much of it comes,
-    hides nobody's.
+    The newest feedback is looked up every time, and as much of the older feedback by turns: so feedback from strangers,
+    however much of it arrives, does not keep other feedback from being found.
     """
     newest = _unmatched(connection, before=ALL)
     rows = [*newest, *(_unmatched_in_turn(connection, newest[-1][0]) if len(newest) == _LOOKED_UP else ())]
@@ -103,11 +105,11 @@ def match(connection: Connection) -> int:
 
 
 def of_attempts(connection: Connection, name: str, attempt_ids: Collection[str]) -> list[tuple[str, str, bool]]:
-    """Return trace id, span id and whether it is an edit of all feedback on some attempts, and of what names a rollout
-    or an attempt of which nothing has come yet.
+    """Return trace id, span id, and whether it is an edit, for all feedback on some attempts, and for feedback that
+    names a rollout or attempt of which nothing has arrived yet.
 
     Args:
-        name: the rollout or the attempt.
+        name: that rollout or attempt.
     """
     columns = "trace_id, span_id, edited, attempt_id, rollout_id, named_attempt, response_id, about_trace"
     wanted = "(SELECT value FROM json_each(?2))"
@@ -138,7 +140,7 @@ def _unmatched(connection: Connection, *, before: int) -> list[tuple]:
 
 
 def _unmatched_in_turn(connection: Connection, before: int) -> list[tuple]:
-    """Return the next of what is older than ``before``; behind the oldest it begins anew."""
+    """Return the next pieces of feedback older than ``before``; after the oldest, start over."""
     position = cursors.position(connection, _UNMATCHED)
     rows = _unmatched(connection, before=min(position or before, before))
     cursors.move(connection, _UNMATCHED, rows[-1][0] if len(rows) == _LOOKED_UP else 0)
@@ -152,10 +154,10 @@ def _attempt(
     response_id: str | None,
     trace_id: str | None,
 ) -> str | None:
-    """Return the attempt that the ids identify; for a rollout its last one; None if it is unknown or ambiguous.
+    """Return the attempt that the ids identify, of a rollout the last one; None if it is unknown or ambiguous.
 
-    A rollout's response or trace says which of its attempts is meant, and never leads to another rollout: several may
-    share both.
+    If a rollout is named, a response or trace tells which of its attempts is meant, and never leads to another rollout:
+    several rollouts may share both.
     """
     if attempt_id is not None:
         row = connection.execute(
@@ -188,13 +190,13 @@ def _attempt(
 
 
 def attempt_of(connection: Connection, subject: Subject) -> str | None:
-    """Return the attempt that feedback on the subject counts for; None if there is none yet, or which is ambiguous."""
+    """Return the attempt that feedback on the subject counts for; None if there is none yet, or if it is ambiguous."""
     about = (subject.rollout_id, subject.attempt_id, subject.response_id, subject.trace_id)
     return _attempt(connection, *about)
 
 
 def is_known(connection: Connection, trace_id: str) -> bool:
-    """Whether a span of the trace is stored, or one that was made within it."""
+    """Whether a span of the trace is stored, or a span of ours that was made within the trace."""
     found = connection.execute(
         """SELECT 1 FROM spans WHERE trace_id = ?1
            UNION ALL SELECT 1 FROM outer_traces WHERE trace_id = ?1 LIMIT 1""",
@@ -214,7 +216,7 @@ def response_of(connection: Connection, trace_id: str, span_id: str) -> str | No
 def select(connection: Connection, until_ns: int = ALL) -> list[Kept]:
     """Return the newest feedback that had arrived by then, and the newest of what arrived later, oldest first.
 
-    Both are limited to ``READ`` pieces: what arrived later takes no room of what is returned with it.
+    Each part is limited to ``READ`` pieces, so that what arrived later takes no room from the earlier feedback.
     """
     return [*_select_between(connection, -ALL, until_ns), *_select_between(connection, until_ns, ALL)]
 
@@ -237,12 +239,12 @@ def _kept(
 
 
 def first_after(connection: Connection, after_ns: int) -> int | None:
-    """Return when the first feedback after then arrived; None if there is none."""
+    """Return when the first feedback after ``after_ns`` arrived; None if there is none."""
     return connection.execute("SELECT min(received_ns) FROM feedback WHERE received_ns > ?", (after_ns,)).fetchone()[0]
 
 
 def edits_after(connection: Connection, after_ns: int) -> list[tuple[str, str, str]]:
-    """Return source, trace id and span id of every edited answer that arrived after then."""
+    """Return source, trace id, and span id of every edited answer that arrived after ``after_ns``."""
     return connection.execute(
         "SELECT source, trace_id, span_id FROM feedback WHERE received_ns > ? AND edited = 1", (after_ns,)
     ).fetchall()
@@ -254,7 +256,7 @@ def count_of(connection: Connection, attempt_id: str) -> int:
 
 
 def said_lately(connection: Connection, since_ns: int) -> dict[str, int]:
-    """Return by source how much feedback has arrived since then, without what only takes some back."""
+    """Return, by source, how many pieces of feedback have arrived since then, except those that only take some back."""
     # Grouped by an expression, so that the index by source is not read as a whole.
     rows = connection.execute(
         """SELECT min(source), count(*) FROM feedback WHERE received_ns >= ? AND (taken_back = 0 OR edited = 1)
@@ -296,7 +298,7 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
         for event in span.events:
             told = {**span.attributes, **event.attributes}  # either may say what is scored, and by whom
             score, name = number_of(told.get(semconv.EVALUATION_SCORE)), told.get(semconv.EVALUATION_NAME)
-            # For the attempt as a whole: a score of one agent or one call does not rate the answer.
+            # Only scores of the attempt as a whole count: a score of one agent or one call does not rate the answer.
             part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
             if part or name not in names or score is None:
                 continue

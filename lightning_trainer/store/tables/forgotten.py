@@ -1,6 +1,7 @@
-"""What was forgotten: a hash of each source, rollout, trace and response, and until when what names it is refused.
+"""What was forgotten: a hash of each source, rollout, trace, and response, and the time up to which spans that name it
+are refused.
 
-So redelivery brings nothing back, and nothing readable is kept of what was erased. What is said later is new.
+So redelivery brings nothing back, and nothing readable is kept of what was erased. Later spans count as new.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from lightning_trainer.types import Span, SpanEvent
 
 
 class Named(Enum):
-    """What a hash is of; the value tells equal names of two kinds apart."""
+    """The kind of name that is hashed; its value is part of the hash, so that equal names of two kinds differ."""
 
     SOURCE = b""
     ROLLOUT = b"rollout"
@@ -33,7 +34,7 @@ _NAMES = (
 
 
 def mark(connection: Connection, kind: Named, names: Collection[str], until_ns: int) -> None:
-    """From now on refuse what names these and ended by then."""
+    """Refuse, from now on, every span that names one of these and ended by ``until_ns``."""
     connection.executemany(
         "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT(source) DO UPDATE SET until_ns = excluded.until_ns",
         [(_hashed(kind, name), until_ns) for name in sorted(names)],
@@ -41,7 +42,7 @@ def mark(connection: Connection, kind: Named, names: Collection[str], until_ns: 
 
 
 def without(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
-    """Return the spans without those that were forgotten, and without feedback that others carry as an event."""
+    """Return the spans that were not forgotten, without the forgotten feedback that they carry as events."""
     names = [list(_names(span)) for span in spans]
     carried = {(Named.SOURCE, source) for span in spans for event in span.events if (source := _source(event))}
     hashes = {name: _hashed(*name) for name in carried.union(*names)}
@@ -71,12 +72,13 @@ def without(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
 
 
 def change_mark(connection: Connection) -> int:
-    """Return a number that changes when something is forgotten, whichever daemon's clock said when."""
+    """Return a number that changes when something is forgotten, whichever daemon's clock gave the time."""
     return connection.execute("SELECT coalesce(sum(until_ns & 2147483647), 0) FROM forgotten").fetchone()[0]
 
 
 def _names(span: Span) -> Iterator[tuple[Named, str]]:
-    """Yield what a span may be refused by; a span of an attempt is refused by that alone (``expired``)."""
+    """Yield the names by which a span may be refused; unless it is feedback, a span of an attempt is refused only by
+    the attempt (``expired``)."""
     source = span.attributes.get(semconv.FEEDBACK_SOURCE)
     if isinstance(source, str):
         yield Named.SOURCE, source
@@ -89,7 +91,7 @@ def _names(span: Span) -> Iterator[tuple[Named, str]]:
 
 
 def _source(event: SpanEvent) -> str | None:
-    """Return who says what an event carries; None if it is not feedback."""
+    """Return the source of the feedback that an event carries; None if it carries none."""
     source = event.attributes.get(semconv.FEEDBACK_SOURCE)
     return source if isinstance(source, str) and source else None
 

@@ -1,9 +1,9 @@
 """Which policies answered calls of which attempts, according to records of the gateway or of trusted engines, and for
-which policies an attempt was made: a run's groups are its policies', whichever were called in them.
+which policies attempts were made: a run's groups belong to the run's policies, whichever were called in them.
 
-It matters if there are several policies, or one that also trains earlier recordings: a step takes the groups that its
-policy took part in. The table also has the first start of each policy: attempts that had begun by then are earlier
-ones.
+This matters if there are several policies, or one that also trains on earlier recordings: a step takes the groups that
+its policy took part in. Another table has the first start of each policy: attempts that had begun by then count as
+earlier ones.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from lightning_trainer.types import Span
 
 
 def note(connection: Connection, spans: Iterable[Span]) -> list[tuple[str, str]]:
-    """Record the participations in newly stored spans; idempotent. Return the policies with attempts that are new."""
+    """Record the participations in newly stored spans; idempotent. Return the new pairs of policy and attempt id."""
     seen = {
         (policy, attempt_id)
         for span in spans
@@ -36,7 +36,7 @@ def _policies(span: Span) -> Sequence[str]:
 
 
 def put(connection: Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Record policies with the ids of attempts in which they took part; return those that were new."""
+    """Record pairs of a policy and the id of an attempt in which it took part; return the pairs that were new."""
     insert = "INSERT INTO participations(policy, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
     return [one for one in sorted(seen) if connection.execute(insert, one).rowcount]
 
@@ -44,8 +44,8 @@ def put(connection: Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[s
 def find(
     connection: Connection, takes_part: Callable[[Span], bool], *, after: int = 0, most: int = 20_000
 ) -> tuple[set[str], int]:
-    """Return the attempts in which one of the first ``most`` calls stored after row ``after`` was a policy's, and the
-    last row examined."""
+    """Return the attempts with a call that ``takes_part`` accepts among the first ``most`` spans stored after row
+    ``after``, and the last row examined; records of the gateway are not examined."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     last = min(last, after + most)
     rows = connection.execute(
@@ -61,7 +61,7 @@ def find(
 
 
 def begin(connection: Connection, policy: str) -> int | None:
-    """Record that a policy is started; the first time return how many rollouts were recorded before, later None."""
+    """Record that a policy is started; return how many rollouts preceded its first start, None at later starts."""
     new = connection.execute(
         """INSERT INTO policies(policy, last_seq) SELECT ?, coalesce(max(seq), 0) FROM spans WHERE true
            ON CONFLICT DO NOTHING""",
@@ -71,18 +71,18 @@ def begin(connection: Connection, policy: str) -> int | None:
 
 
 def started_from(connection: Connection, policy: str) -> str | None:
-    """Return the mark of the model that a policy started from; None if it is not noted."""
+    """Return the mark of the model that a policy started from; None if it is not recorded."""
     row = connection.execute("SELECT model FROM policies WHERE policy = ?", (policy,)).fetchone()
     return None if row is None else row[0]
 
 
 def start_from(connection: Connection, policy: str, model: str) -> None:
-    """Note the mark of the model that a policy, which has begun, starts from."""
+    """Record the mark of the model that a policy starts from; ``begin`` must have recorded the policy."""
     connection.execute("UPDATE policies SET model = ? WHERE policy = ?", (model, policy))
 
 
 def is_untrained(connection: Connection, policy: str) -> bool:
-    """Whether a policy has no weights but those that it started from."""
+    """Whether a policy has no weights except those that it started from."""
     row = connection.execute(
         """SELECT 1 FROM versions WHERE policy = ?1 AND version > 0
            UNION ALL SELECT 1 FROM steps WHERE policy = ?1 AND state != 'skipped' LIMIT 1""",
@@ -92,8 +92,8 @@ def is_untrained(connection: Connection, policy: str) -> bool:
 
 
 def begin_anew(connection: Connection, policy: str, model: str) -> None:
-    """Begin an untrained policy anew, from another model: what the earlier one answered is recorded before its start,
-    and no longer belongs to a version of it."""
+    """Start an untrained policy over from another model: what the earlier model answered then counts as recorded before
+    the policy's start, and no longer belongs to a version of the policy."""
     connection.execute(
         "UPDATE policies SET model = ?, last_seq = (SELECT coalesce(max(seq), 0) FROM spans) WHERE policy = ?",
         (model, policy),
@@ -107,7 +107,7 @@ def begin_anew(connection: Connection, policy: str, model: str) -> None:
 
 
 def last_earlier(connection: Connection, policy: str | None) -> int | None:
-    """Return the last span stored before a policy was first started; None if it never was.
+    """Return the last span stored before a policy was first started; None if it was never started.
 
     In a store of an early schema, opened read-only, no attempt counts as earlier.
     """
@@ -118,7 +118,7 @@ def last_earlier(connection: Connection, policy: str | None) -> int | None:
 
 
 def is_earlier(connection: Connection, policy: str, attempt_id: str) -> bool:
-    """Whether an attempt was recorded before a policy was first started; True if the policy never was."""
+    """Whether an attempt was recorded before a policy was first started; True if the policy was never started."""
     last = last_earlier(connection, policy)
     found = connection.execute(
         "SELECT 1 FROM spans WHERE attempt_id = ?1 AND (?2 IS NULL OR seq <= ?2) LIMIT 1", (attempt_id, last)

@@ -79,8 +79,8 @@ def select_named(connection: Connection, name: str) -> list[str]:
 
 
 def _alike(connection: Connection, name: str) -> list[str]:
-    """Return SQL for names with a prefix, which is a range of the index; a pattern is matched within its literal
-    prefix."""
+    """Return the ids of the rollouts whose name has a prefix, which is a range of the index; a pattern is matched
+    within the range of its literal prefix."""
     beginning = re.split(r"[*?[]", name, maxsplit=1)[0]
     fits = partial(fnmatchcase, pat=name) if beginning != name else None
     # U+10FFFF sorts after every possible continuation of a name.
@@ -107,7 +107,7 @@ def _matching(
 
 
 def select_of_task(connection: Connection, task_id: str) -> list[str]:
-    """Return the ids of a task's rollouts, oldest first; shadows go with theirs."""
+    """Return the ids of a task's rollouts, oldest first, without shadows, which go with the rollouts they shadow."""
     rows = connection.execute(
         """SELECT rollout_id FROM attempts WHERE task_id = ? AND coalesce(mode, 'train') != 'shadow'
            GROUP BY rollout_id ORDER BY min(started_ns), rollout_id""",
@@ -117,7 +117,7 @@ def select_of_task(connection: Connection, task_id: str) -> list[str]:
 
 
 def select_rated_tasks(connection: Connection) -> list[tuple[str, int]]:
-    """Return tasks that feedback names where it means a rollout, and how often; it finds no attempt."""
+    """Return the tasks that feedback names in place of a rollout, and how often; such feedback finds no attempt."""
     return connection.execute(
         """SELECT rollout_id, count(*) FROM feedback WHERE attempt_id IS NULL AND named_attempt IS NULL
            AND rollout_id IN (SELECT task_id FROM attempts) GROUP BY rollout_id ORDER BY 2 DESC, 1"""
@@ -125,14 +125,14 @@ def select_rated_tasks(connection: Connection) -> list[tuple[str, int]]:
 
 
 def nearest_names(connection: Connection, name: str, count: int = 3) -> list[str]:
-    """Return the ids and tasks of rollouts most similar to a name; the newest rollouts if none is."""
+    """Return the ids and tasks of rollouts that are most similar to a name; the newest rollouts if none is similar."""
     newest = select_recent(connection, _COMPARED)
     names = list(dict.fromkeys(name for row in newest for name in (row.rollout_id, row.task_id)))
     return difflib.get_close_matches(name, names, count) or [row.rollout_id for row in newest[:count]]
 
 
 def select_assignment(connection: Connection, attempt_id: str, policy: str) -> tuple[str, int] | None:
-    """Return the policy and the step that consumed an attempt, or None; of several, ``policy``'s."""
+    """Return the policy and the step that consumed an attempt, or None; if there are several, prefer ``policy``."""
     return connection.execute(
         "SELECT policy, step FROM assignments WHERE attempt_id = ? ORDER BY policy != ?, step LIMIT 1",
         (attempt_id, policy),
@@ -167,7 +167,7 @@ def select_spans_without_attempt(connection: Connection, rollout_id: str) -> lis
 
 
 def without_parent(connection: Connection, spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Return the spans whose parent is not in the store."""
+    """Return the spans that have a parent which is not in the store."""
     here = {(span.trace_id, span.span_id) for span in spans}
     return tuple(
         span

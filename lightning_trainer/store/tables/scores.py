@@ -12,7 +12,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.types import AttributeValue
 
 LOOKED_AT = 50_000
-"""Number of newest evaluations of a name that are read, however many other spans there are."""
+"""How many of the newest evaluations of a name are read, however many other spans there are."""
 NEWEST = """
     SELECT coalesce(spans.attempt_id, (SELECT attempts.attempt_id FROM attempts
            WHERE attempts.rollout_id = spans.rollout_id ORDER BY started_ns DESC, attempt_id DESC LIMIT 1)), body, scope
@@ -42,11 +42,12 @@ class Score:
     judge: str | None = None
     """For a judge: the fingerprint of its settings at that time."""
     remembered: bool = False
-    """For a judge: whether it is an answer of an earlier time, used again."""
+    """For a judge: whether it is an earlier answer that was used again."""
 
 
 def select(connection: Connection, names: Sequence[str]) -> list[Score]:
-    """Return the scores of these names, of each oldest first; only of whole attempts, not of single agents or calls."""
+    """Return the scores of these names, name by name, oldest first; only scores of whole attempts, not of single agents
+    or calls."""
     found = []
     for attempt_id, body, scope in (row for name in dict.fromkeys(names) for row in _newest(connection, name)):
         if attempt_id is None:

@@ -20,7 +20,7 @@ from lightning_trainer.types import AttributeValue, Span
 
 _MARK_EVERY_NS = 60 * 10**9
 _LONGEST_ARRAY = 64
-"""More than the choices of any answer."""
+"""More than the number of choices of any answer."""
 
 
 def insert(connection: Connection, spans: Sequence[Span]) -> list[Span]:
@@ -44,13 +44,13 @@ def insert(connection: Connection, spans: Sequence[Span]) -> list[Span]:
 
 
 def _written(connection: Connection, rows: Sequence[tuple]) -> int:
-    """Insert rows and return how many were new. Numbers only increase: policies and readers remember how far they were.
+    """Insert rows and return how many were new. Numbers only increase: policies and readers remember how far they got.
 
-    SQLite goes on from the newest row, so one with the last number given stands in for those that were deleted.
+    SQLite continues from the newest row, so a row with the last number given out stands in for deleted ones meanwhile.
     """
     taken = None
     if isinstance(connection, sqlite3.Connection):
-        # A store in which nothing was deleted has a mark that no span left: its schema made it.
+        # Marks count only if something was deleted: a new store has a mark without a span, which its schema made.
         (taken,) = connection.execute(
             """SELECT max(seq) FROM received WHERE seq > (SELECT coalesce(max(seq), 0) FROM spans)
                AND EXISTS (SELECT 1 FROM totals WHERE name = ?)""",
@@ -98,7 +98,7 @@ def _mark_time(connection: Connection, now_ns: int) -> None:
 
 
 def _resource_ids(connection: Connection, spans: Sequence[Span]) -> dict[int, int]:
-    """Return the row of each distinct mapping by its ``id``: spans of one delivery share their resource object."""
+    """Return the row of each distinct mapping, by the object's ``id``: spans of one delivery share their resource."""
     resources = {id(span.resource): span.resource for span in spans}
     return {key: _resource_id(connection, encode_resource(resource)) for key, resource in resources.items()}
 
@@ -115,7 +115,7 @@ SELECT_RESOURCE = "SELECT id FROM resources WHERE body = ?"
 
 
 def _stored_after(connection: Connection, last: int, spans: Sequence[Span]) -> list[Span]:
-    """Return the spans that were written after row ``last``; of two with one key, the first was."""
+    """Return the spans that were written after row ``last``; of two with the same key, that is the first."""
     stored = set(connection.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)))
     first: dict[tuple[str, str], Span] = {}
     for span in spans:
@@ -196,12 +196,12 @@ def select_of_attempts(connection: Connection, attempt_ids: Sequence[str]) -> li
 
 
 def select_for_rewards(connection: Connection, attempt_ids: Sequence[str], *, calls: bool) -> list[Span]:
-    """Return the attempts' spans as :func:`select_of_attempts` does, but long arrays are empty: token ids, as other
-    instrumentations write them.
+    """Return the attempts' spans as :func:`select_of_attempts` does, but with long arrays emptied: these are token ids,
+    as other instrumentations write them.
 
     Args:
-        calls: False leaves out model calls, most of what an attempt records, as far as their scope or operation says
-            that they are some.
+        calls: whether to include model calls, which are most of what an attempt records; their scope or operation
+            identifies them.
     """
     rows = connection.execute(_OF_ATTEMPTS if calls else _BESIDE_CALLS, (json.dumps(list(attempt_ids)),)).fetchall()
     return _decoded(rows, longest_array=_LONGEST_ARRAY)
@@ -226,7 +226,7 @@ def numbers_of_attempts(connection: Connection, attempt_ids: Sequence[str]) -> l
 def attempts_since(connection: Connection, after: int) -> list[str]:
     """Return the attempts that spans stored after row ``after`` belong to, as in :func:`select_of_attempts`.
 
-    It costs as much as was stored since.
+    The cost depends only on how much was stored since.
     """
     rows = connection.execute(
         """WITH new AS MATERIALIZED (

@@ -1,4 +1,4 @@
-"""Optimizer steps: the attempts that each consumed, its batch, its ledger, its report.
+"""Optimizer steps: the attempts that each step consumed, its batch, its ledger, and its report.
 
 Invariant: an attempt belongs to at most one step of a policy, and a step is written once, together with its batch and
 its ledger, before it is trained. So a crash repeats a step exactly, and nothing is trained twice.
@@ -132,8 +132,8 @@ def select_states(connection: Connection, policy: str) -> dict[int, StepState]:
 def select_measure(
     connection: Connection, policy: str, name: str, *, since: int, before: int, newest: int
 ) -> list[float]:
-    """Return the values of one measurement in the newest steps from one up to, but not including, another, in ascending
-    order of steps."""
+    """Return the values of one measurement in the steps from ``since`` up to, but not including, ``before``, and of
+    these only in the ``newest``, in ascending order of steps."""
     rows = connection.execute(
         "SELECT metrics FROM steps WHERE policy = ? AND step >= ? AND step < ? ORDER BY step DESC LIMIT ?",
         (policy, since, before, newest),
@@ -187,7 +187,7 @@ def select_without_batch(connection: Connection, policy: str, steps: Collection[
 
 
 def select_metrics(connection: Connection, policy: str, steps: Iterable[int]) -> dict[int, dict[str, float]]:
-    """Return by step the measurements of its attempts when it was assigned, for some steps in ascending order."""
+    """Return, for some steps in ascending order, the measurements of a step's attempts from when it was assigned."""
     rows = connection.execute(
         """SELECT step, metrics FROM steps WHERE policy = ? AND step IN (SELECT CAST(value AS BIGINT) FROM json_each(?))
            ORDER BY step""",
@@ -212,12 +212,12 @@ def select_steps(
 
     Args:
         only: only this step.
-        before: only those before this one.
-        after: only those after this one.
+        before: only steps before this one.
+        after: only steps after this one.
         newest: of these, only this many of the newest.
         oldest: of these, only this many of the oldest.
-        ended: only those that have been trained or skipped.
-        advantages: decode them too; they are most of a report, which otherwise has none.
+        ended: only steps that have been trained or skipped.
+        advantages: whether to decode the advantages, which are most of a report; otherwise, reports have none.
     """
     first = only if only is not None else 0 if after is None else after + 1
     last = only if only is not None else 2**62 if before is None else before - 1
@@ -251,7 +251,7 @@ def _attempt_ids(connection: Connection, policy: str, step: int) -> tuple[str, .
 def select_batches(
     connection: Connection, policy: str, *, after: int = -1, only: int | None = None
 ) -> list[TrainingBatch]:
-    """Return the batches of steps after ``after`` (or of one step), in order; steps without one are left out."""
+    """Return the batches of steps after ``after`` (or of one step), in order; steps without a batch are left out."""
     first, last = (after + 1, 2**62) if only is None else (only, only)
     rows = connection.execute(
         """SELECT batch FROM steps WHERE policy = ? AND step BETWEEN ? AND ?
@@ -294,12 +294,12 @@ def select_consumed(
     response_ids: Collection[str] = (),
     policy: str | None = None,
 ) -> dict[str, int]:
-    """Return the consuming step by attempt id, for attempts given by id, as a rollout's last one, or by one of their
-    responses.
+    """Return the consuming step by attempt id, for attempts that are given by id, as the last attempt of a rollout, or
+    by one of their responses.
 
-    With ``policy``, only its steps count.
+    With ``policy``, only this policy's steps count.
 
-    A rollout's reward belongs to its last attempt, so an earlier one that was consumed does not count.
+    A rollout's reward belongs to its last attempt, so an earlier attempt that was consumed does not count.
     """
     names = (json.dumps(sorted(names)) for names in (attempt_ids, rollout_ids, response_ids))
     rows = connection.execute(_CONSUMED, (*names, policy))

@@ -10,7 +10,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.types import AttemptState
 
 DELETED = "deleted/"
-"""Name prefix of what retention has deleted since the store was created."""
+"""Prefix of the names of totals that count what was deleted since the store was created or repaired."""
 
 
 class StoreCounts(TypedDict):
@@ -18,11 +18,10 @@ class StoreCounts(TypedDict):
 
     spans: int
     calls: int
-    """Gateway records: one for each call that it answered."""
+    """Gateway records: one for each call that the gateway answered."""
     rollouts: int
     attempts: dict[str, int]
-    """By state; every state is present. Attempts whose spans were deleted count as long as their names are remembered.
-    """
+    """By state; every state is present. Attempts whose spans were deleted count until their names are forgotten."""
     steps: dict[str, int]
     """By state; every state is present."""
 

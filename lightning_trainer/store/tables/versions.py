@@ -1,4 +1,4 @@
-"""Policy versions and their state transitions, at most one live version per policy; and rollbacks."""
+"""Policy versions and their state transitions, with at most one live version per policy; and rollbacks."""
 
 from dataclasses import astuple, fields, replace
 
@@ -19,10 +19,10 @@ _COLUMNS = ", ".join(_FIELDS)
 
 
 def put(connection: Connection, version: PolicyVersion) -> None:
-    """Insert or update a version; one that becomes live retires the previous one, in the same transaction.
+    """Insert or update a version; one that becomes live retires the previous live one, in the same transaction.
 
-    ``trained`` for a version in a later state (it is published again after a restart) changes nothing: only the outcome
-    of that publication does. The creation time of the first insert is kept.
+    ``trained`` for a version in a later state, which is published again after a restart, changes nothing: only the
+    outcome of that publication does. The creation time of the first insert is kept.
 
     Raises:
         StoreError: its recorded state does not allow the change.
@@ -57,7 +57,8 @@ def select(
     newest: int | None = None,
     oldest: int | None = None,
 ) -> list[PolicyVersion]:
-    """Return the policy's versions in ascending order: all, those before one, and of these the newest or oldest."""
+    """Return the policy's versions in ascending order: those before version ``before`` and, of these, the given number
+    of the newest or oldest; by default all."""
     limit = newest if newest is not None else ALL if oldest is None else oldest
     order = "ASC" if newest is None else "DESC"
     rows = connection.execute(
@@ -68,7 +69,7 @@ def select(
 
 
 def select_one(connection: Connection, policy: str, version: int) -> PolicyVersion | None:
-    """Return one version; None if there is none of that number."""
+    """Return one version; None if there is no version of that number."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND version = ?", (policy, version)
     ).fetchone()
@@ -99,7 +100,7 @@ def select_live(connection: Connection, policy: str) -> PolicyVersion | None:
 
 
 def put_rollback(connection: Connection, policy: str, version: int, at_ns: int) -> Rollback:
-    """Record that after the newest recorded step the weights are those of ``version``."""
+    """Record that, after the newest recorded step, the weights go back to those of ``version``."""
     (after_step,) = connection.execute(
         "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)
     ).fetchone()

@@ -1,6 +1,6 @@
-"""Backups: a store's database, the checkpoint that its recorded steps go on from, the live weights, the daemon's id.
+"""Backups: a store's database, the checkpoint from which its recorded steps continue, live weights, the daemon's id.
 
-Taken from one snapshot, with or without a running daemon; what the daemon commits meanwhile is not included.
+A backup is one snapshot, taken with or without a running daemon; what the daemon commits meanwhile is not included.
 """
 
 import json
@@ -26,14 +26,14 @@ _PAGES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What was copied."""
+    """A finished backup."""
 
     folder: Path
     at_ns: int
     spans: int
     bytes: int
     checkpoints: dict[str, int]
-    """By policy the step of the checkpoint."""
+    """The step of each policy's checkpoint."""
 
 
 def back_up(
@@ -48,10 +48,10 @@ def back_up(
     """Copy a state folder's store into a new folder, and check the copy.
 
     Args:
-        checkpoints: the newest of each policy, by its name.
+        checkpoints: the newest checkpoint of each policy, by the policy's name.
         versions: the weights of live versions that the checkpoints do not lead to, by policy.
-        journal: what the backup contains is deleted from it.
-        on_progress: called with the share copied.
+        journal: the journal's folder, from which everything that the backup contains is deleted.
+        on_progress: called with the share copied so far.
 
     Raises:
         StoreError: the folder already exists, there is no room, or the store or its copy is damaged.
@@ -93,7 +93,7 @@ def _copy_database(path: Path, folder: Path, on_progress: Callable[[float], None
 
     Raises:
         StoreError: there is no room, or the copy is damaged.
-        sqlite3.Error: it cannot be read.
+        sqlite3.Error: the database cannot be read.
     """
     copy = folder / f"{STORE}.partial"
     with read_only(path) as source:

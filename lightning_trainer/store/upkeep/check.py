@@ -1,6 +1,6 @@
 """Integrity check of a store: SQLite's own check, the relations of its tables, and our checksums of its contents.
 
-The readable rows of a damaged table are salvaged: a damaged page costs the rows on it, and not the ones after it.
+A damaged table is read around the damage: a damaged page costs the rows on it, but not the rows after it.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ class Finding:
     looked_at: int | None
     """How many were checked; None if there is nothing to count."""
     damaged: tuple[str, ...]
-    """The first few, in words."""
+    """The first few damaged items, in words."""
     number: int
     """How many are damaged."""
 
 
 def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Finding]:
-    """Yield each part's findings as it ends.
+    """Yield the finding on each part as soon as its check has ended.
 
     Args:
-        quick: only SQLite's quick check and the relations, not every index and checksum.
+        quick: run only SQLite's quick check and the check of relations, without every index and checksum.
     """
     pragma = "quick_check" if quick else "integrity_check"
     yield finding("pages and indexes", None, list(_said_by_sqlite(connection, pragma)))
@@ -46,7 +46,7 @@ def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Fi
 
 
 def finding(what: str, looked_at: int | None, damaged: list[str]) -> Finding:
-    """Return one part's findings, with the first few damaged items."""
+    """Return the finding on one part, with the first few damaged items."""
     return Finding(what, looked_at, tuple(damaged[:_NAMED]), len(damaged))
 
 
@@ -87,7 +87,7 @@ def _media(connection: sqlite3.Connection) -> Finding:
 
 
 def damaged_media(digest: str, body: bytes) -> str | None:
-    """Return what is wrong with bytes stored by their hash; None if nothing is."""
+    """Return what is wrong with bytes that are stored by their hash; None if they are sound."""
     if hashlib.sha256(body).hexdigest() == digest:
         return None
     return f"media {digest[:12]}: its bytes are not those that were stored"
@@ -117,7 +117,7 @@ _DAMAGED = -1
 
 @dataclass(slots=True)
 class Reading:
-    """One pass over a table; unreadable rows are counted."""
+    """One pass over a table that may be damaged; it goes around the damage and records where that is."""
 
     connection: sqlite3.Connection
     table: str
@@ -127,7 +127,7 @@ class Reading:
     read: int = 0
 
     def by_number(self, key: str = "rowid") -> Iterator[tuple]:
-        """Yield the rows of a table with row numbers, in order; each with its number first."""
+        """Yield the rows of a table that has row numbers, in order, each with its number first."""
         last = 0
         while True:
             try:
@@ -146,7 +146,7 @@ class Reading:
 
     def by_key(self, key: str) -> Iterator[tuple]:
         """Yield the rows of a table without row numbers: from the beginning up to the damage, and from the end back to
-        it."""
+        the damage."""
         seen = 0
         for order in ("ASC", "DESC"):
             ordered = ", ".join(f"{column} {order}" for column in key.split(", "))
@@ -166,7 +166,7 @@ class Reading:
         )
 
     def _next_readable(self, key: str, last: int) -> int | None:
-        """Return the first row after the damage: searched in growing steps, and then between the last two."""
+        """Return the first readable row after the damage; search in growing steps, and then between the last two."""
         step = 1
         while (found := self._first_behind(key, last + step)) == _DAMAGED:
             step *= 2

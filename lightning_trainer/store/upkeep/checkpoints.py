@@ -1,7 +1,7 @@
-"""Checkpoints of a backup, and weights of live versions: copied whole, put in place by renaming, and what another run
-may have left under their names set aside.
+"""Checkpoints of a backup, and weights of live versions: they are copied whole and put in place by renaming, and what
+another run may have left under their names is set aside.
 
-Invariant: all copies are made, next to their places, before the first is renamed: one that fails changes nothing.
+Invariant: all copies are made, next to their places, before the first is renamed, so a copy that fails changes nothing.
 """
 
 import json
@@ -27,7 +27,7 @@ def copy_folder(folder: Path, place: Path) -> None:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.copytree(folder, place)
     except OSError as error:
-        # shutil's own error lists all files, where the disk is full every one of them.
+        # shutil's own error lists all files that failed, which is every one if the disk is full.
         why = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
         raise StoreError(f"{folder} cannot be copied to {place.parent}: {why}") from error
 
@@ -45,7 +45,7 @@ def copy_weights(backup: Path, checkpoints: Mapping[str, Path], versions: Mappin
 
 
 Checksums: TypeAlias = Mapping[tuple[str, str], str]
-"""Of the weights that a store knows, by policy and the name of the version's folder."""
+"""The checksums of the weights that a store knows, by policy and the name of the version's folder."""
 
 
 def select_checksums(connection: Connection) -> Checksums:
@@ -58,13 +58,13 @@ def select_checksums(connection: Connection) -> Checksums:
 def copied_beside(
     backup: Path, shared_dir: Path, *, besides: int = 0
 ) -> Iterator[Callable[[Checksums], Sequence[Path]]]:
-    """Copy a backup's checkpoints and versions next to their places, and yield what puts them in place: it is called
-    with what the restored store knows, sets everything else aside, and returns where that is.
+    """Copy a backup's checkpoints and versions next to their places, and yield a function that puts them in place: it
+    takes the checksums that the restored store knows, sets everything else aside, and returns where that is now.
 
     Copies that were not put in place are removed.
 
     Args:
-        besides: bytes that something else will take on the same disk.
+        besides: bytes that other data will take on the same disk.
 
     Raises:
         StoreError: there is no room, or a file could not be read or written.
@@ -81,7 +81,7 @@ def copied_beside(
     enough_room(shared_dir, needed, "restoring")
     try:
         for folder, copy in zip(folders, copies.values(), strict=True):
-            shutil.rmtree(copy, ignore_errors=True)  # of a restore that was killed
+            shutil.rmtree(copy, ignore_errors=True)  # left by a restore that was killed
             copy_folder(folder, copy)
         for kind in {place.parents[1] for place in places}:
             leave_to_owner(kind, shared_dir)
@@ -92,7 +92,7 @@ def copied_beside(
 
 
 def _put_in_place(copies: Mapping[Path, Path], shared_dir: Path, known: Checksums) -> Sequence[Path]:
-    """Rename copies to their places, from which other checkpoints and weights were set aside."""
+    """Set other checkpoints and weights aside, and rename the copies to their places; return where the others are."""
     asides = _set_others_aside(shared_dir, known, set(copies.values()))
     for place, copy in copies.items():
         if place.exists():  # the same weights
@@ -102,9 +102,9 @@ def _put_in_place(copies: Mapping[Path, Path], shared_dir: Path, known: Checksum
 
 
 def _set_others_aside(shared_dir: Path, known: Checksums, copies: Collection[Path]) -> Sequence[Path]:
-    """Rename all checkpoints, and weights of versions that are not those which the store knows under their names.
+    """Set aside all checkpoints, and the weights of versions that differ from what the store knows under their names.
 
-    Nothing in a checkpoint tells the run that is restored from another one of the same policy.
+    No checkpoint stays, since nothing in it tells the restored run from another run of the same policy.
     """
     asides: dict[Path, Path] = {}
     for folder in (*shared_dir.glob("checkpoints/*/step-*"), *shared_dir.glob("versions/*/v*")):

@@ -13,7 +13,7 @@ from lightning_trainer.store.upkeep.files import STORE, enough_room, held
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """In bytes."""
+    """The size of a store before and after compaction, in bytes."""
 
     before: int
     after: int
@@ -23,7 +23,7 @@ def compact(state_dir: Path) -> Compacted:
     """Rewrite the database in place; it needs as much free disk space as its contents, and no running daemon.
 
     Raises:
-        StoreError: a daemon has it, there is no room, or it is damaged; then it is unchanged.
+        StoreError: a daemon has the store, there is no room, or it is damaged; then its contents are unchanged.
     """
     store = state_dir / STORE
     if not store.is_file():
@@ -34,7 +34,7 @@ def compact(state_dir: Path) -> Compacted:
                 migrate(connection, where=str(store))
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                 before = measure(connection, store)
-                # VACUUM writes a whole copy, and then that into the log.
+                # VACUUM writes a whole copy, and then writes the copy into the log.
                 enough_room(state_dir, 2 * before.used, "compacting")
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 connection.execute("VACUUM")

@@ -13,9 +13,9 @@ from lightning_trainer.store.sqlite import FileLock
 
 STORE = "lightning.sqlite"
 DAEMON_ID = "daemon-id"
-"""The id of the daemon whose store it is, next to it: what waits in spools waits for that one."""
+"""The file next to a store with the id of its daemon, for which the spans in clients' spools wait."""
 PUBLICATION = "publication.json"
-"""What a version's weights were proven with, next to them."""
+"""The file next to a version's weights with the publication that they were proven with."""
 _BESIDE = ("", "-wal", "-shm")
 
 
@@ -61,7 +61,7 @@ def set_aside_before(store: Path) -> list[Path]:
 
 
 def aside_of(folder: Path) -> Path:
-    """Return the next free name, as POLICY~1, for what is set aside of a policy's folder: no policy has such a name."""
+    """Return the next free name (POLICY~1) for what is set aside from a policy's folder; no policy has such a name."""
     names = (folder.with_name(f"{folder.name}~{number}") for number in count(1))
     return next(path for path in names if not path.exists())
 
@@ -83,10 +83,11 @@ def put_in_place(partial: Path, final: Path) -> None:
 
 
 def leave_to_owner(made: Path, folder: Path) -> None:
-    """As root, give what was made the owner of the folder that it goes to: a daemon of another user could not open it.
+    """As root, give a new file or folder the owner of the folder that it goes to: otherwise, a daemon that runs as that
+    user could not open it.
 
     Args:
-        made: a file, or a folder with all that is in it.
+        made: a file, or a folder with everything in it.
     """
     if os.geteuid() != 0:
         return

@@ -1,9 +1,9 @@
 """The journal: a second copy of every accepted span, possibly on another disk, until the next backup contains it.
 
 A client deletes a span once it is acknowledged, so between two backups only the store has it. With a journal there are
-two copies: a restored backup, the journal's spans, and what still waits in the clients' spools are complete. Invariant:
-a span is acknowledged only when it is also synced in the journal. A record is a length, a checksum, and the spans as
-OTLP; a record cut off by a kill was never acknowledged.
+two copies: a restored backup, the journal's spans, and what still waits in the clients' spools together are complete.
+Invariant: a span is acknowledged only when it is also synced in the journal. A record is a length, a checksum, and the
+spans as OTLP; a record cut off by a kill was never acknowledged.
 """
 
 import os
@@ -30,7 +30,8 @@ from lightning_trainer.types import Span
 _RECORD = struct.Struct("<II")
 _SEGMENT_BYTES = 64 * 2**20
 _COMMITTED_NS = 120 * 10**9
-"""A commit takes less than this: the group before it and its own wait for at most 30 s each for the database's lock."""
+"""A commit takes less than this: its group and the group before it each wait for the database's lock for at most 30 s.
+"""
 
 
 class Journal:
@@ -52,7 +53,7 @@ class Journal:
         """Write spans and return when they are synced to disk.
 
         Raises:
-            StoreError: that failed.
+            StoreError: the spans could not be written.
         """
         body = zlib.compress(_encode(spans), level=1)
         record = _RECORD.pack(len(body), zlib.crc32(body)) + body
@@ -77,17 +78,17 @@ class Journal:
                 self._descriptor = None
 
     def _begin(self) -> None:
-        # Named by the clock, and after all others even if the clock was set back: only the last one is being written.
+        # Named by the clock, but after all others even if the clock was set back: only the last one is being written.
         newest = max((int(one.stem) for one in _segments(self.folder) if one.stem.isdecimal()), default=0)
         name = self.folder / f"{max(time.time_ns(), newest + 1):020d}.spans"
-        # Where there is no next segment, the one before it stays open: its descriptor must not become another file's.
+        # If the next segment cannot be made, the one before stays open: its descriptor must not become another file's.
         begun = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         before, self._descriptor, self._size = self._descriptor, begun, 0
         if before is not None:
             os.close(before)
 
     def _take_back(self) -> None:
-        """Remove what a failed append wrote; what follows it would not be read."""
+        """Remove what a failed append wrote, since records after it would not be read."""
         assert self._descriptor is not None
         try:
             os.ftruncate(self._descriptor, self._size)
@@ -96,7 +97,7 @@ class Journal:
 
 
 def delete_before(folder: Path, at_ns: int) -> int:
-    """Delete the segments whose spans had all been committed by then; return how many."""
+    """Delete the segments whose spans had all been committed by ``at_ns``; return how many."""
     segments = _segments(folder)
     # The last one may still be growing.
     over = [one for one, after in pairwise(segments) if _ended_ns(one, after, at_ns) < at_ns - _COMMITTED_NS]
@@ -106,7 +107,8 @@ def delete_before(folder: Path, at_ns: int) -> int:
 
 
 def _ended_ns(segment: Path, after: Path, at_ns: int) -> int:
-    """Return when a segment had ended at the latest: where the next one begins, unless the clock was set back since."""
+    """Return a time by which a segment had ended: when the next one began, or when the segment was last modified if the
+    next one began after ``at_ns``, as it seems if the clock was set back."""
     began = int(after.stem)
     return began if began <= at_ns else segment.stat().st_mtime_ns
 

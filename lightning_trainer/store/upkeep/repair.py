@@ -57,19 +57,21 @@ class Repaired:
     rows: dict[str, int] = field(default_factory=dict)
     """Rows kept, by table."""
     lost: dict[str, list[str]] = field(default_factory=dict)
-    """By table, if something could not be read."""
+    """The damaged places, by table; only tables of which something could not be read."""
     sentences: list[str] = field(default_factory=list)
-    """The consequences."""
+    """The consequences, one sentence each."""
 
 
 def repair(state_dir: Path, newest_checkpoints: Mapping[str, int]) -> Repaired:
     """Rewrite the store from what can be read.
 
     Args:
-        newest_checkpoints: by policy; later steps whose batches are lost cannot be repeated.
+        newest_checkpoints: the step of each policy's newest checkpoint; later steps whose batches are lost cannot be
+            repeated.
 
     Raises:
-        StoreError: a daemon has it, there is none, there is no room, or nothing of it can be read; it is unchanged.
+        StoreError: a daemon has the store, there is none, there is no room, or nothing of it can be read; then it is
+            unchanged.
     """
     store = state_dir / STORE
     if not store.is_file():
@@ -84,7 +86,7 @@ def repair(state_dir: Path, newest_checkpoints: Mapping[str, int]) -> Repaired:
                 closing(sqlite3.connect(store, isolation_level=None, timeout=30)) as old,
                 closing(sqlite3.connect(partial, isolation_level=None)) as new,
             ):
-                size = measure(old, store)  # of pages, as a header says that may be damaged too
+                size = measure(old, store)  # of the pages that the header names, which may be damaged too
                 enough_room(state_dir, min(size.used, store.stat().st_size + size.log), "repairing")
                 _write_anew(old, new, repaired, newest_checkpoints, where=str(store))
         except sqlite3.Error as error:
@@ -195,7 +197,7 @@ def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mappi
         new.execute(f"DELETE FROM {table} WHERE ({policy}, step) NOT IN (SELECT policy, step FROM steps)")
     new.execute("DELETE FROM assignments WHERE attempt_id NOT IN (SELECT attempt_id FROM attempts)")
     if {"assignments", "steps"} & repaired.lost.keys():
-        # Whatever they had consumed must not be trained twice, and there is no record of what that was.
+        # What the steps had consumed must not be trained twice, and the record of it is no longer complete.
         new.execute("DELETE FROM waiting")
         new.execute("UPDATE policies SET enrolled = NULL, last_seq = (SELECT coalesce(max(seq), 0) FROM spans)")
         repaired.sentences.append(
@@ -205,11 +207,11 @@ def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mappi
 
 
 def _tell_again(new: sqlite3.Connection, repaired: Repaired) -> None:
-    """Rebuild from the spans what is lost of attempts, and what other tables say of them."""
+    """Rebuild lost rows of attempts, and of other tables about attempts, from the spans."""
     known = {attempt_id for (attempt_id,) in new.execute("SELECT attempt_id FROM attempts")}
     uncounted = "arrivals" in repaired.lost
     if uncounted:
-        new.execute("DELETE FROM arrivals")  # what is left would be counted twice
+        new.execute("DELETE FROM arrivals")  # the spans of the rows that are left would be counted twice
     others_lost = bool({"participations", "outer_traces"} & repaired.lost.keys())
     rows = new.execute("SELECT attempt_id, body, scope FROM spans WHERE attempt_id IS NOT NULL ORDER BY attempt_id")
     told = 0

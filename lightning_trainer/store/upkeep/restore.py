@@ -1,4 +1,4 @@
-"""Restoring a backup: its database, checkpoints and weights are put in place, the journal's later spans added."""
+"""Restoring a backup: its database, checkpoints, and weights are put in place, and the journal's later spans added."""
 
 import json
 import shutil
@@ -29,9 +29,9 @@ class Restored:
     """When the backup was taken."""
     spans: int
     from_journal: int
-    """Number of spans that came after it."""
+    """Number of spans that the journal added."""
     aside: Path | None
-    """The new location of the store that was there before."""
+    """The new location of the previous store; None if there was none, or it was replaced in its database."""
     weights_aside: Sequence[Path]
     """The new locations of checkpoints and versions' weights that are not the backup's."""
     problems: Sequence[str]
@@ -45,15 +45,15 @@ def restore(
     journal: Path | None = None,
     limits: StoreConfig | None = None,
 ) -> Restored:
-    """Replace a state folder's store with a backup; the previous one is set aside, and all checkpoints and weights that
-    are not the backup's.
+    """Replace a state folder's store with a backup; the previous store is set aside, and so are all checkpoints and
+    weights that are not the backup's.
 
     Args:
         shared_dir: the folder of checkpoints and versions; by default the state folder.
 
     Raises:
         StoreError: it is not a backup, it is damaged, a daemon has the state folder, there is no room, or the folder
-            cannot be written. Everything is as it was, or the sentence says where what was there before is.
+            cannot be written. Either nothing has changed, or the error says where the previous store is.
     """
     manifest, shared_dir = read_manifest(backup), shared_dir or state_dir
     store = state_dir / STORE
@@ -63,7 +63,7 @@ def restore(
         copied_beside(backup, shared_dir, besides=(backup / STORE).stat().st_size) as put_weights,
     ):
         try:
-            _remove(partial)  # of a restore that was killed
+            _remove(partial)  # left by a restore that was killed
             shutil.copyfile(backup / STORE, partial)
             made = _brought_up_to_date(partial, journal, replay_limits(limits), manifest["at_ns"], where=str(backup))
         except BaseException as error:
@@ -94,7 +94,7 @@ class _Made:
 
 
 def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, at_ns: int, *, where: str) -> _Made:
-    """Check the copy of a backup's database, migrate it and add the journal."""
+    """Check the copy of a backup's database, migrate it, and add the journal."""
     problems: list[str] = []
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -109,13 +109,13 @@ def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, a
 
 
 def replay_limits(limits: StoreConfig | None) -> StoreConfig:
-    """Return the limits for the spans of a journal: their images are the newest, and those that are too old for
-    ``media_size`` make room as soon as a daemon writes."""
+    """Return the limits for the spans of a journal, without ``media_size``: the journal's images are the newest, and
+    older ones make room for them as soon as a daemon writes."""
     return (limits or StoreConfig()).model_copy(update={"media_size": None})
 
 
 def read_manifest(backup: Path) -> dict[str, Any]:
-    """Return what a backup says of itself; ``at_ns`` is when it was taken. Raises StoreError: it is not a backup."""
+    """Return a backup's manifest; ``at_ns`` is when it was taken. Raises StoreError: it is not a backup."""
     try:
         manifest = json.loads((backup / MANIFEST).read_text())
         return {**manifest, "at_ns": int(manifest["at_ns"])}
@@ -137,7 +137,7 @@ def _replay(connection: sqlite3.Connection, folder: Path | None, problems: list[
 
 
 def _put_id(kept: Path, own: Path, problems: list[str]) -> None:
-    """Make the daemon here the one that was backed up, unless it is one by now: spans wait for either by its id."""
+    """Give the daemon here the id of the backed-up one, unless it already has its own: spans wait for either id."""
     if not kept.exists():
         return
     if not own.exists():

@@ -1,1 +1,1 @@
-"""The input of steps: the ended attempts that wait for one, and those that were taken out."""
+"""The input of steps: the ended attempts that wait for a step, and those that were taken out."""

@@ -1,8 +1,8 @@
 """Taking something out of training, with a reason; what was already trained stays trained.
 
-A dropped attempt is taken by the next step, which accounts for its tokens as ``dropped``; where several policies took
-part in it and some have trained it, by the next step of each of the others. A step that is recorded but
-not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own ledger.
+The next step takes a dropped attempt and accounts for its tokens as ``dropped``; if several policies took part in the
+attempt and some have trained it, the next step of each of the others does. A step that is recorded but not trained yet
+becomes a skipped one, and its tokens are ``dropped`` in its own ledger.
 """
 
 import json
@@ -39,8 +39,8 @@ class Dropped:
     already: int
     """How many of these were out before."""
     trained: dict[str, int]
-    """Attempts that a step had consumed before, with the step, which is not changed: those are also among ``attempts``
-    that another policy would still have taken."""
+    """Attempts that a step had consumed before, with that step, which is not changed. Those that another policy would
+    still have taken also count in ``attempts``."""
 
 
 def reason_of(connection: Connection, attempt_id: str) -> str | None:
@@ -50,7 +50,7 @@ def reason_of(connection: Connection, attempt_id: str) -> str | None:
 
 
 def before_drop(connection: Connection, attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return attempts with the modes that they had before they were taken out: as a step knows them that took them."""
+    """Return attempts with the modes that they had before they were taken out, as the step that took them knew them."""
     dropped = [one.attempt_id for one in attempts if one.mode is RolloutMode.DROPPED]
     rows = connection.execute(
         """SELECT attempt_id, coalesce(mode, 'train') FROM attempts
@@ -88,7 +88,7 @@ def drop(
     Args:
         reason: for display.
         kind: the kind of thing that ``name`` names; required only if the name is ambiguous.
-        policy: whose step it is, if there are several policies.
+        policy: the policy whose step it is, if there are several policies.
 
     Raises:
         DropError: there is nothing of that name, it is ambiguous, or no policy would still train any of it.
@@ -106,7 +106,7 @@ def drop(
 
 
 def _named(connection: Connection, kind: Kind, name: str, policy: str | None) -> tuple:
-    """Return the matching attempts, or policy and number of the step."""
+    """Return the matching attempts, or the policy and the number of the matching step."""
     match kind:
         case Kind.ROLLOUT:
             rows = connection.execute(
@@ -161,7 +161,7 @@ def _drop_attempts(connection: Connection, kind: Kind, name: str, attempt_ids: S
     connection.executemany(
         "INSERT INTO drops VALUES (?, ?, ?) ON CONFLICT DO NOTHING", [(one, reason, time.time_ns()) for one in left]
     )
-    # Wake them, so that the next step accounts for them.
+    # The attempts are woken, so that the next step accounts for them.
     connection.executemany("UPDATE waiting SET resting = 0 WHERE attempt_id = ?", [(one,) for one in left])
     return Dropped(kind, name, len(left), len(out), consumed)
 

@@ -28,7 +28,7 @@ class Settled:
 
 
 def select(connection: Connection, targets: Collection[str]) -> dict[str, Settled]:
-    """Return by target the newest reward made from feedback."""
+    """Return the newest reward made from feedback for each of these targets that has one."""
     rows = connection.execute(
         """SELECT target, trace_id, span_id, value, number FROM settled
            WHERE target IN (SELECT value FROM json_each(?))
@@ -41,7 +41,7 @@ def select(connection: Connection, targets: Collection[str]) -> dict[str, Settle
 def put(connection: Connection, made: Sequence[tuple[Outcome, Settled]]) -> list[tuple[Outcome, Settled]]:
     """Record which spans are rewards made from feedback, and return those to store.
 
-    Left out are those of attempts that were deleted, and those in whose place another daemon has put its own.
+    Rewards of deleted attempts are left out, and so are rewards in place of which another daemon has put its own.
     """
     kept = kept_among(connection, {outcome.attempt_id for outcome, _ in made})
     made = [(outcome, reward) for outcome, reward in made if outcome.attempt_id in kept]
@@ -78,7 +78,7 @@ def note(connection: Connection, new: Iterable[Span]) -> None:
 
 
 def _rewards_of(span: Span) -> Iterator[tuple[str, str, str, str, float]]:
-    """Yield target, attempt, trace id, span id and value."""
+    """Yield target, attempt id, trace id, span id, and value of each reward that a span carries."""
     for event in span.events:
         told = {**span.attributes, **event.attributes}
         attempt_id, name, value = (
@@ -102,7 +102,7 @@ def retract(connection: Connection, targets: Collection[str]) -> int:
 def delete_spans(connection: Connection, keys: Iterable[tuple[str, str]]) -> int:
     """Delete spans of feedback and of rewards made from it; return how many there were.
 
-    Any other span, such as a call that carries feedback as an event, stays without it.
+    Any other span, such as a call that carries feedback as an event, stays, without the feedback.
     """
     seqs = []
     for key in keys:

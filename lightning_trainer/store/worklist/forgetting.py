@@ -41,7 +41,7 @@ class Forgotten:
     feedback: int
     edits: int
     rewards: int
-    """Rewards made from it, alone or with others; they are recomputed from what is left."""
+    """Rewards made from the deleted feedback, alone or with other feedback; they are recomputed from what is left."""
     attempts: int
     spans: int
     steps: tuple[TrainedStep, ...]
@@ -51,7 +51,7 @@ def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgot
     """Delete everything that a source sent until now.
 
     Raises:
-        ForgetError: nothing of it is stored.
+        ForgetError: no feedback of the source is stored.
     """
     rows = connection.execute(
         "SELECT trace_id, span_id, name, attempt_id, response_id, edited FROM feedback WHERE source = ?", (source,)
@@ -82,7 +82,7 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
     candidates answered alongside it.
 
     Raises:
-        ForgetError: nothing of it is stored, or it is the name of a task.
+        ForgetError: nothing of it is stored, or the name is that of a task.
     """
     ids = _attempts_of(connection, rollout)
     if not ids and (of_task := select_of_task(connection, rollout)):
@@ -95,8 +95,8 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
 
 
 def forget_task(connection: Connection, task: str, *, now_ns: int) -> Forgotten:
-    """Delete everything of all rollouts of a task, as ``forget_rollout`` does of one, and feedback that names the task
-    where it means a rollout.
+    """Delete everything of all rollouts of a task, as ``forget_rollout`` does for one, and feedback that names the task
+    in place of a rollout.
 
     Raises:
         ForgetError: nothing of it is stored.
@@ -111,7 +111,7 @@ def attempts_named(connection: Connection, kind: str, name: str) -> list[str]:
 
 
 def _attempts_of(connection: Connection, rollout: str) -> list[str]:
-    """Return the attempts of a rollout, or the one of this id, with those of candidates alongside them."""
+    """Return the attempts of a rollout, or the attempt of this id, and the candidates' shadows of them."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 OR (mode = 'shadow' AND
            (rollout_id >= ?2 AND rollout_id < ?3 OR attempt_id >= ?2 AND attempt_id < ?3)) ORDER BY attempt_id""",
@@ -144,7 +144,7 @@ def _forget_attempts(connection: Connection, kind: str, name: str, ids: Sequence
 
 
 def forget_trace(connection: Connection, trace_id: str, *, now_ns: int) -> Forgotten:
-    """Delete a trace that is part of no rollout, with what was recorded elsewhere of its responses, and feedback on it.
+    """Delete a trace that is part of no rollout, other traces' records of its responses, and feedback on it.
 
     Raises:
         ForgetError: nothing of it is stored, or it is part of a rollout.
@@ -199,7 +199,8 @@ def _forget_outside(
 
 
 def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Sequence[str], now_ns: int) -> None:
-    """Refuse what belongs to attempts without carrying their ids; that alone is not remembered of deleted attempts."""
+    """Refuse, from now on, what belongs to the attempts without carrying their ids: of deleted attempts, only the ids
+    are remembered."""
     listed = (json.dumps(list(attempt_ids)),)
     for kind, column, table in (
         (Named.ROLLOUT, "rollout_id", "attempts"),
@@ -213,7 +214,7 @@ def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Seque
         ).fetchall()
         forgotten.mark(connection, kind, [name for (name,) in rows], now_ns)
     forgotten.mark(connection, Named.ROLLOUT, [rollout], now_ns)
-    # A trace of the program's own; if other attempts were made in it too, feedback that names it may be on these.
+    # The program's own traces, without those in which other attempts were made too: feedback may mean these attempts.
     traces = connection.execute(
         """SELECT DISTINCT trace_id FROM outer_traces AS own WHERE attempt_id IN (SELECT value FROM json_each(?1))
            AND NOT EXISTS (SELECT 1 FROM outer_traces AS other WHERE other.trace_id = own.trace_id
@@ -221,7 +222,7 @@ def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Seque
         listed,
     ).fetchall()
     forgotten.mark(connection, Named.TRACE, [name for (name,) in traces], now_ns)
-    # What a candidate is still answering alongside them comes under a name that was not seen yet.
+    # A candidate may still be answering alongside these attempts, and its spans will have an attempt id that is new.
     candidates = connection.execute("SELECT DISTINCT version FROM canaries WHERE ended_ns IS NULL").fetchall()
     connection.executemany(
         "INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING",

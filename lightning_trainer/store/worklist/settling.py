@@ -24,7 +24,7 @@ from lightning_trainer.store.worklist.feedback_rewards import Settled
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
 _SAME = 0.02
-"""A reward that would change by less is kept: weights shift a little with every piece of feedback."""
+"""A reward that would change by no more is kept: sources' weights shift a little with every piece of feedback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Changes:
     retracted: tuple[str, ...]
     """Targets whose rewards no longer hold."""
     forgotten_mark: int
-    """See :func:`forgotten.change_mark`: with another one, some of it may be what a forgotten source said."""
+    """See :func:`forgotten.change_mark`: if it has changed since, the review may include what a forgotten source said.
+    """
 
 
 def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
@@ -45,7 +46,7 @@ def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
 
 
 def _look(connection: Connection, config: FeedbackConfig, now_ns: int) -> tuple[list[Kept], Review]:
-    """Return the feedback that is reviewed, too."""
+    """Review the stored feedback; also return the feedback that was reviewed."""
     released_ns = now_ns - quarantine_ns(config)
     kept = feedback.select(connection, released_ns)
     attempts = {one.attempt_id for one in kept if one.attempt_id is not None}
@@ -57,8 +58,8 @@ def _look(connection: Connection, config: FeedbackConfig, now_ns: int) -> tuple[
 
 
 def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) -> set[tuple[str, str]]:
-    """Return the keys of edited answers that do not count: in quarantine, over a cap, or from a source that weighs
-    next to nothing."""
+    """Return the keys of edited answers that do not count, because they are in quarantine, over a cap, or from a source
+    that weighs next to nothing."""
     kept, seen = _look(connection, config, now_ns)
     waiting = feedback.edits_after(connection, now_ns - quarantine_ns(config))
     return {
@@ -90,7 +91,7 @@ def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Chan
 def put(connection: Connection, found: Changes, now_ns: int) -> list[Span]:
     """Record the changes and return the rewards' spans, to be stored in the same transaction.
 
-    Nothing is changed if a source was forgotten since the changes were worked out: they are worked out again.
+    If a source was forgotten since the changes were computed, nothing is changed, and they must be computed again.
     """
     if forgotten.change_mark(connection) != found.forgotten_mark:
         return []

@@ -1,9 +1,9 @@
 """Ended attempts that a step of a policy may still take: a maintained list, so that history need not be scanned.
 
-An attempt is added when it ends, for every enrolled policy, and removed by the step that consumes it. Evaluations,
-retried attempts, and what is earlier than the policy are never on it. One that no step wants for now (its group is
-another policy's, or a baseline alone) is released: it rests at no cost, and wakes when something of its group or task
-arrives.
+An attempt is added when it ends, for every enrolled policy, and removed by the step that consumes it. Evaluations and
+retried attempts are never on the list, nor are attempts from before the policy's first start, unless the policy is
+enrolled for them. An attempt that no step wants for now (its group is another policy's, or a baseline alone) is
+released: it rests at no cost, and wakes when something of its group or task arrives.
 """
 
 import json
@@ -17,10 +17,10 @@ from lightning_trainer.store.tables import attempts
 from lightning_trainer.types import Attempt
 
 ALL = "all"
-"""Enrolled for attempts from before its first start, too."""
+"""The policy is enrolled for attempts from before its first start, too."""
 LATER = "later"
 _LEFT = "left "
-"""Before one of these: the policy is not configured now, or frozen."""
+"""Prefix to one of these two: the policy is not configured now, or is frozen."""
 _NOTED = f"enrolled IN ('{ALL}', '{LATER}')"
 _GROUP = "coalesce(group_id, task_id, rollout_id)"
 _TASK = "coalesce(task_id, rollout_id)"
@@ -45,15 +45,15 @@ class WaitingAttempt:
     attempt: Attempt
     task_id: str
     since_ns: int
-    """Waiting since then, by our clock."""
+    """Since when it waits, by our clock."""
     lacking: int
     """Number of missing spans."""
     took_part: bool
-    """Whether the policy answered a call of it, or it was made for the policy."""
+    """Whether the policy answered a call of the attempt, or the attempt was made for the policy."""
 
 
 def ended(connection: Connection, attempt_ids: Collection[str]) -> None:
-    """Add attempts that have just ended, and wake resting ones of their groups and tasks."""
+    """Add attempts that have just ended, and wake resting attempts of their groups and tasks."""
     if not attempt_ids:
         return
     asked = {"attempt_ids": json.dumps(sorted(attempt_ids)), "now_ns": time.time_ns()}
@@ -90,7 +90,7 @@ def enroll(connection: Connection, policy: str, *, earlier: bool) -> None:
     """Start to maintain the list for a policy; idempotent. The first time it scans all attempts.
 
     Args:
-        earlier: also what had begun when the policy was first started.
+        earlier: also for attempts that had begun before the policy was first started.
     """
     wanted = ALL if earlier else LATER
     connection.execute("INSERT INTO policies(policy, last_seq) VALUES (?, 0) ON CONFLICT DO NOTHING", (policy,))
@@ -108,15 +108,15 @@ def enroll_again(connection: Connection) -> None:
 
 
 def stay_out(connection: Connection, policy: str) -> None:
-    """Begin the list of a policy that is frozen from its first start on when it no longer is (``only_for``)."""
+    """Let the list of a policy that is frozen from its first start begin when it is no longer frozen (``only_for``)."""
     connection.execute(
         "UPDATE policies SET enrolled = ? WHERE policy = ? AND enrolled IS NULL", (_LEFT + LATER, policy)
     )
 
 
 def only_for(connection: Connection, policies: Collection[str]) -> None:
-    """From now on note attempts for these policies alone: no other is there to take them. One that comes back goes on
-    with what waited for it when it left, and with what ends after."""
+    """Maintain the list only for these policies from now on: no other policy runs that could take attempts. A policy
+    that comes back continues with the attempts that waited for it when it left, and those that end from then on."""
     those = json.dumps(sorted(policies))
     connection.execute(
         f"""UPDATE policies SET enrolled = ?1 || enrolled WHERE {_NOTED}
@@ -130,7 +130,7 @@ def only_for(connection: Connection, policies: Collection[str]) -> None:
 
 
 def select(connection: Connection, policy: str) -> list[WaitingAttempt]:
-    """Return the attempts on the list that do not rest, oldest end first: trained ones, baselines, and dropped ones."""
+    """Return the attempts on the list that do not rest, oldest end first: to be trained, baselines, and dropped."""
     rows = connection.execute(
         f"""SELECT {attempts.COLUMNS}, {_TASK}, since_ns,
             (SELECT coalesce(sum(started - arrived), 0) FROM arrivals
@@ -160,7 +160,7 @@ def wanted(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
 
 
 def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
-    """Return those that share their group or their task with one in which the policy took part."""
+    """Return the attempts that share their group or task with an attempt in which the policy took part."""
     groups = {one.attempt.group_id for one in waiting if one.took_part}
     tasks = {one.task_id for one in waiting if one.took_part}
     return [one for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]
@@ -175,11 +175,11 @@ def count_lost(
     after: str | None = None,
     limit: int | None = None,
 ) -> dict[str, int]:
-    """Return the number of trained attempts, by group id, of whole groups that no step of the policy will take: each
-    attempt was dropped, its spans are deleted, or it rests. None of a policy whose list is not maintained.
+    """Return, by group id, the number of ``train`` attempts of whole groups that no step of the policy will take: each
+    attempt was dropped, its spans are deleted, or it rests. Empty for a policy whose list is not maintained.
 
     Args:
-        prefix: only groups whose id begins with it.
+        prefix: only groups whose id begins with this.
         group_size: a group with fewer ended attempts may still be filled.
         after: only groups after this one, in order of id.
         limit: maximum number of groups.
@@ -218,10 +218,10 @@ def is_enrolled(connection: Connection, policy: str) -> bool:
 
 
 def passed_by(connection: Connection, policy: str, attempt_id: str, *, earlier: bool) -> bool:
-    """Whether an ended attempt that no step has consumed will be by none: it ended while the policy was not there.
+    """Whether no step will consume an ended attempt that none has consumed yet: it ended while the policy was away.
 
     Args:
-        earlier: as for ``enroll``; with another value than before, the policy's next start scans all attempts.
+        earlier: as for ``enroll``; if it is another value than before, the policy's next start scans all attempts.
     """
     if not has_table(connection, "waiting"):
         return False  # an earlier schema, opened read-only

@@ -19,7 +19,8 @@ from lightning_trainer.errors import TrainingError
 
 _CONNECT_TIMEOUT_S = 5.0
 _MISSES = 30
-"""In a row; then a head is lost: after half a minute where its machine answers, else after two and a half."""
+"""Failed looks in a row after which a head counts as lost: half a minute if its machine answers, otherwise two and a
+half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Node:
     ours: str
     verl: str
     gpus: tuple[str, ...] = ()
-    """Those of the node that Ray gave to the process."""
+    """Those of the node's GPUs that Ray gave to the process."""
 
 
 def this_node(process_id: int) -> Node:
@@ -59,7 +60,7 @@ def require_reachable(address: str) -> None:
 
 
 class Head:
-    """Looks whether a cluster's head is still there: Ray, which waits for it for as long as it takes, does not say."""
+    """Looks whether a cluster's head can still be reached: Ray waits for it indefinitely and does not say."""
 
     def __init__(self, address: str, reach: Callable[[str], None] = require_reachable) -> None:
         """``reach``: raises an error if nothing listens at the address."""
@@ -67,12 +68,12 @@ class Head:
         self._reach = reach
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="ray-head")
         self.look: Future[None] | None = None
-        """The last one, which may not have ended."""
+        """The latest look, which may not have ended."""
         self._misses = 0
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was missed many times in a row; each question has a thread look again."""
+        """Whether the head was missed many times in a row; each access makes a thread look again."""
         if self.look is None or self.look.done():
             if self.look is not None:
                 self._misses = 0 if self.look.exception() is None else self._misses + 1
@@ -80,7 +81,7 @@ class Head:
         return self._misses >= _MISSES
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._looker.shutdown(wait=False, cancel_futures=True)
 
 
@@ -96,8 +97,11 @@ def joining_failed(address: str, error: BaseException) -> TrainingError:
 
 
 def require_alike(nodes: Sequence[Node], here: Node) -> None:
-    """Check that all nodes match the daemon's. Raises TrainingError: one has another Python, verl, or version of this
-    project."""
+    """Check that all nodes match the daemon's.
+
+    Raises:
+        TrainingError: one has another Python, verl, or version of this project.
+    """
     for node in nodes:
         for what, theirs, ours in (
             ("Python", node.python, here.python),
@@ -111,7 +115,7 @@ def require_alike(nodes: Sequence[Node], here: Node) -> None:
 
 
 def require_apart(nodes: Sequence[Node], here: Node, of_engines: Collection[str]) -> None:
-    """Check that no process has a GPU of this machine on which an engine computes, of which Ray knows nothing.
+    """Check that no process has a GPU of this machine on which an engine computes: Ray does not know of engines.
 
     Raises:
         TrainingError: one has.

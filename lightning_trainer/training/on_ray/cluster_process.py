@@ -113,7 +113,7 @@ class ClusterProcess(RayProcess):
         return step
 
     async def _end(self) -> None:
-        if ray.is_initialized() and self._session.lives:  # else what is asked of the head would be waited for
+        if ray.is_initialized() and self._session.lives:  # otherwise, requests to the head would wait
             with contextlib.suppress(Exception):  # nodes may have died; the next start removes their folders
                 async with asyncio.timeout(10):
                     await asyncio.gather(*(self._node(rank)("remove") for rank in self._receivers))

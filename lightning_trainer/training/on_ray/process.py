@@ -28,7 +28,7 @@ from lightning_trainer.training.process import TrainerProcess
 from lightning_trainer.training.settings import TrainerSettings
 
 _LOOK_EVERY_S = 1.0
-"""How often to check that Ray is still there to answer."""
+"""How often to check that Ray and the processes are still alive."""
 _OTHERS_S = 10.0
 """After the first error, how long the other processes may take to end their call."""
 
@@ -86,7 +86,7 @@ class TrainerActor:
         return self._folder
 
     def meet(self) -> Any:
-        """In the first process, return the address where the others join the group."""
+        """Return, in the first process, the address where the others join the group."""
         from lightning_trainer.training.process_group import Host
 
         self._host = Host(ray.util.get_node_ip_address(), self._common.training.world_size)

@@ -62,7 +62,7 @@ class RaySession:
         """
         self.cluster = cluster if cluster is not None and cluster.address is not None else None
         self._joined: Head | None = None
-        """Of the cluster, while it is joined."""
+        """The cluster's head, while the cluster is joined."""
         self._processes = processes
         self._gpus = tuple(gpus)
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class RaySession:
 
     @property
     def is_own(self) -> bool:
-        """Whether it was started here, so that all its processes are on this machine."""
+        """Whether Ray was started here, so that all its processes are on this machine."""
         return self._folder is not None
 
     def start(self) -> None:
@@ -181,8 +181,11 @@ class RaySession:
 
 
 def _passing(error: Exception) -> bool:
-    """Return whether a restart of Ray may succeed: a server took longer than its fixed 30 s (an ``Exception``, on a
-    busy machine), or died meanwhile, which each of Ray's steps reports differently."""
+    """Whether a restart of Ray may succeed.
+
+    It may if a server took longer than its fixed 30 s (an ``Exception``, on a busy machine), or if one died meanwhile,
+    which each of Ray's steps reports differently.
+    """
     died = isinstance(error, RayError | ConnectionError) or "GCS" in str(error)
     return type(error) is Exception or died
 
@@ -204,8 +207,9 @@ def _in_environment(name: str, value: str) -> Iterator[None]:
 def _termination_kept() -> Iterator[None]:
     """Preserve the process's SIGTERM handler.
 
-    Ray's core, from whatever thread, replaces it by a handler that prints a stack and aborts, and at its end by the
-    system's, which ends the process. Python can restore its own only from the main thread, the C library from any.
+    Ray's core replaces the handler, from any thread: when it starts, with one that prints a stack and aborts, and when
+    it ends, with the system's, which ends the process. Python can restore a handler only from the main thread, the C
+    library from any.
     """
     library = ctypes.CDLL(None)
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)

@@ -81,7 +81,7 @@ class QueryBlock(NamedTuple):
     """0 where the query sees such a key, minus infinity elsewhere."""
 
     def parts(self, query: torch.Tensor) -> Iterator[tuple[Runs | Nodes, torch.Tensor | None]]:
-        """Yield keys, and what is added to their scores ``[1, 1, rows, P]``: nothing where all queries see them.
+        """Yield keys, and what is added to their scores ``[1, 1, rows, P]``: None if all queries see them.
 
         Args:
             query: ``[G, rows, D]``, each key head's query heads one below the other.

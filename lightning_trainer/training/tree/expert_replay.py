@@ -1,8 +1,8 @@
-"""Has a mixture of experts take the experts that it is told, and weigh them as it would itself.
+"""Makes a mixture of experts use given experts, and weigh them as it would by itself.
 
-Each block's router goes on as it is written, but for the one choice that is not continuous: the ``torch.topk`` over the
-experts. It returns the recorded experts and their scores, so that gate weights, their normalization and the router's
-gradient are the model's own at these experts. Positions of which nothing is known keep the router's choice.
+Each block's router runs as it is written, except for its one choice that is not continuous: the ``torch.topk`` over the
+experts. That call returns the recorded experts and their scores, so that gate weights, their normalization, and the
+router's gradient are the model's own at these experts. Positions whose experts are not known keep the router's choice.
 Source: Ma et al., Rollout Routing Replay, arXiv 2510.11370, section 4.
 """
 
@@ -21,14 +21,15 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 class ExpertReplay:
     """The blocks of one model that have experts.
 
-    Legend: ``N`` rows of the hidden states that go through the model, ``L`` layers of the model, ``K`` experts a token.
+    Legend: ``N`` rows of the hidden states that go through the model, ``L`` layers of the model, ``K`` experts per
+    token.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        """Take hold of the model's blocks; what it computes stays the same until ``use``.
+        """Wrap the model's blocks that have experts; what the model computes stays the same until ``use``.
 
         Raises:
-            TrainingError: it has none.
+            TrainingError: the model has no such block.
         """
         self._ids_NLK: torch.Tensor | None = None
         self._known_N = torch.empty(0, dtype=torch.bool)
@@ -48,13 +49,13 @@ class ExpertReplay:
             block.forward = self._replaying(layer, block.forward, getattr(block.experts, "num_experts", None))
 
     def use(self, ids_NLK: torch.Tensor | None, known_N: torch.Tensor | None = None) -> None:
-        """Replay these experts from now on; None: none.
+        """Replay these experts from now on; None: let the routers choose.
 
         Args:
-            ids_NLK: integers, of no meaning where ``known_N`` is false.
+            ids_NLK: integers, without meaning where ``known_N`` is false.
 
         Raises:
-            TrainingError: they are of another model.
+            TrainingError: the experts are of another model.
         """
         if ids_NLK is not None and ids_NLK.shape[1] != self.layers:
             raise TrainingError(
@@ -82,7 +83,10 @@ class ExpertReplay:
 
 
 class _Choosing(TorchFunctionMode):
-    """Answers the ``topk`` over all experts that asks for as many as were recorded; some models choose groups first."""
+    """Replaces the result of the ``topk`` over all experts that asks for as many as were recorded.
+
+    Some models choose groups of experts first, by another ``topk``.
+    """
 
     def __init__(self, ids_NK: torch.Tensor, known_N: torch.Tensor, experts: int | None) -> None:
         super().__init__()

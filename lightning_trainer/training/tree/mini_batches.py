@@ -1,10 +1,10 @@
 """A step's samples cut into mini-batches, and the order in which the epochs visit them.
 
 The batch is cut once and every epoch visits the same parts, as in verl: what a part shares is computed once in each
-visit, and a forward pass over a part gives the same rounding before the first update as in it. Parts are runs of whole
-groups in the order of the token tree, of about as many trained tokens each. A group is never divided: its advantages
-are relative to each other, and half of it would push in one direction. Nor is it ever a part alone while there is
-another one: Adam's step is as long for a group that says little as for one that says much.
+visit, and a forward pass over a part before the first update rounds in the same way as the one in the update. Parts are
+runs of whole groups in the order of the token tree, of about as many trained tokens each. A group is never divided: its
+advantages are relative to each other, and half of it would push in one direction. Nor does a group ever form a part
+alone if there is another one: Adam's step is as long for a group that says little as for one that says much.
 
 Everything is a function of samples, seed and step: a step that is repeated is divided and visited as before.
 """
@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from lightning_trainer.types import Sample
 
 GROUPS_AT_LEAST = 2
-"""In a mini-batch, where the batch has as many."""
+"""Least number of groups in a mini-batch, if the batch has as many."""
 
 
 def cut(samples: Sequence[Sample], count: int) -> list[list[Sample]]:
@@ -32,7 +32,7 @@ def cut(samples: Sequence[Sample], count: int) -> list[list[Sample]]:
     count = min(count, len(groups) // GROUPS_AT_LEAST)
     if count <= 1:
         return [list(samples)]
-    # What shares a prefix is neighbors in the order of the tree, so a cut separates as little as it can.
+    # Samples that share a prefix are neighbors in the order of the tree, so a cut separates as little as it can.
     in_tree_order = sorted(groups.values(), key=lambda group: min(tuple(one.token_ids) for one in group))
     tokens = [sum(sum(sample.loss_mask) for sample in group) for group in in_tree_order]
     return [
@@ -42,7 +42,7 @@ def cut(samples: Sequence[Sample], count: int) -> list[list[Sample]]:
 
 
 def visits(count: int, epochs: int, *, seed: int, step: int) -> list[int]:
-    """Return the indices of ``count`` mini-batches in the order of their updates: each once an epoch, shuffled anew."""
+    """Return the indices of ``count`` mini-batches in the order of their updates: each once per epoch, reshuffled."""
     order: list[int] = []
     for epoch in range(epochs):
         order += random.Random(f"{seed} {step} {epoch}").sample(range(count), count)
@@ -50,7 +50,7 @@ def visits(count: int, epochs: int, *, seed: int, step: int) -> list[int]:
 
 
 def _bounds(tokens: Sequence[int], parts: int) -> list[int]:
-    """Where each part starts, and the end: cut where the tokens so far are nearest to their share."""
+    """Return where each part starts, and the end: cut where the tokens so far are nearest to their share."""
     before = [0, *accumulate(tokens)]
     bounds = [0]
     for number in range(1, parts):

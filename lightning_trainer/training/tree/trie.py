@@ -18,7 +18,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 _MICRO_BATCH_NODES = 64
-"""What a micro-batch costs besides its tokens, in tokens: among cuts that are as good, the fewest."""
+"""What a micro-batch costs in addition to its tokens, in tokens: among equally good cuts, the fewest win."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ def build_trie(sequences: Sequence[Ints]) -> TokenTrie:
 
 
 def plan_micro_batches(sequences: Sequence[Ints], max_nodes: int) -> list[list[int]]:
-    """Cut the lexicographic order into micro-batches of at most ``max_nodes`` unique tokens, best of all cuts.
+    """Cut the lexicographic order into micro-batches of at most ``max_nodes`` unique tokens, as well as cuts can.
 
-    What shares a prefix is neighbors in that order, so a cut costs what the sequences on both sides of it share, once
-    more. The cuts are those of the least sum of tries, counting ``_MICRO_BATCH_NODES`` for each (dynamic programming).
-    A sequence longer than ``max_nodes`` has a micro-batch of its own.
+    Sequences that share a prefix are neighbors in that order, so at a cut, what the sequences on both sides of it share
+    is computed once more. The cuts are those with the smallest sum of trie sizes, counting ``_MICRO_BATCH_NODES`` for
+    each (dynamic programming). A sequence longer than ``max_nodes`` has a micro-batch of its own.
 
     Returns:
         Indices into ``sequences``, each exactly once.
@@ -97,7 +97,8 @@ def divide(sequences: Sequence[Ints], parts: int) -> list[list[int]]:
     """Cut the lexicographic order into parts whose largest trie is as small as cuts allow.
 
     Returns:
-        ``parts`` lists of indices into ``sequences``, each index exactly once; some are empty when there are fewer.
+        ``parts`` lists of indices into ``sequences``, each index exactly once; some are empty if there are fewer
+        sequences.
     """
     order = _lexicographic_order(sequences)
     lengths, grown = _growth(sequences, order)
@@ -119,7 +120,7 @@ def divide(sequences: Sequence[Ints], parts: int) -> list[list[int]]:
 
 
 def _growth(sequences: Sequence[Ints], order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Lengths in this order, and how many nodes the trie of the first ``i + 1`` sequences has."""
+    """Return the lengths in this order, and how many nodes the trie of the first ``i + 1`` sequences has."""
     lengths = [len(sequences[index]) for index in order]
     shared = [_shared_prefix(sequences[a], sequences[b]) for a, b in pairwise(order)]
     grown = np.cumsum(np.array(lengths, np.int64) - np.array([0, *shared][: len(lengths)], np.int64)).tolist()
@@ -127,7 +128,7 @@ def _growth(sequences: Sequence[Ints], order: Sequence[int]) -> tuple[list[int],
 
 
 def _nodes(lengths: Sequence[int], grown: Sequence[int], first: int, last: int) -> int:
-    """Nodes of the trie of the sequences ``first`` to ``last`` of the order."""
+    """Return the number of nodes of the trie of the sequences ``first`` to ``last`` of the order."""
     return lengths[first] + grown[last] - grown[first]
 
 

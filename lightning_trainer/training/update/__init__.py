@@ -5,7 +5,7 @@ import sys
 
 from lightning_trainer.training.on_ray.environ import set_ray_environment
 
-if "ray" not in sys.modules:  # verl imports it; in one of its processes all is set
+if "ray" not in sys.modules:  # verl imports Ray; in one of Ray's processes all is set
     set_ray_environment()
 os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")  # verl reads it at import; INFO names every file it saves
 

@@ -25,7 +25,7 @@ def adapter_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, to
 
 
 def name_in_module(name: str) -> str:
-    """Return PEFT's name in a module of a matrix in a file."""
+    """Return PEFT's name inside of a module for a matrix in a file."""
     layer, _, matrix = name.rpartition(".lora_")
     return f"{layer}.lora_{matrix[0]}{_IN_MODULE}{matrix[2:]}"
 
@@ -51,7 +51,7 @@ def put_values(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> N
 
 @contextmanager
 def with_values(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Let the module compute with these; afterwards it has its own back, bit for bit, whatever became of these."""
+    """Let the module compute with these values; afterwards it has its own back, bit for bit, even if these change."""
     own = adapter_values(module)
     try:
         put_values(module, values)
@@ -61,7 +61,7 @@ def with_values(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> 
 
 
 def _places(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The matrices themselves. To be looked up each time: what is offloaded between passes lies elsewhere after one."""
+    """Return the matrices themselves; look them up each time, since offloading between passes moves them."""
     return {
         name: local_values(parameter.detach())
         for name, parameter in module.named_parameters()
@@ -71,9 +71,9 @@ def _places(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def without_adapter(module: torch.nn.Module) -> Iterator[None]:
-    """Let the model below compute alone.
+    """Let the base model compute without its adapter.
 
-    PEFT's own switch also takes ``requires_grad`` away, and FSDP, which reads that once, would never train again.
+    PEFT's own switch also clears ``requires_grad``; FSDP reads that only once, and would never train the adapter again.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
     scalings = [dict(layer.scaling) for layer in layers]
@@ -87,10 +87,10 @@ def without_adapter(module: torch.nn.Module) -> Iterator[None]:
 
 
 def require_layers(module: torch.nn.Module, lora: LoraConfig) -> None:
-    """PEFT is content when one of several names is a layer's.
+    """Check that each named layer exists; PEFT is content if one of several names is a layer's.
 
     Raises:
-        TrainingError: one is none.
+        TrainingError: a name is no linear layer's.
     """
     asked = set() if isinstance(lora.target_modules, str) else set(lora.target_modules)
     if absent := sorted(asked - set(adapter_shape(module, lora).target_modules)):

@@ -26,11 +26,11 @@ FLASH = "flash_attention_2"
 _SAVED = ["model", "optimizer", "extra"]
 """``extra``: the learning-rate schedule and the random state."""
 _NO_BOUND = 1e9
-"""Of a ratio: instead of infinity, which times an advantage of 0 is not a number."""
+"""Stands for no bound on a ratio: infinity times an advantage of 0 is not a number."""
 
 
 ModelKind: TypeAlias = Literal["language_model", "value_model"]
-"""verl's names: with a head of logits, or with one of a single value a token."""
+"""verl's names: with a head of logits, or with one of a single value per token."""
 
 
 def worker_config(
@@ -43,11 +43,11 @@ def worker_config(
     """Return the configuration of verl's TrainingWorker: model, engine, AdamW, checkpoints.
 
     Args:
-        lr: the learning rate where it is not the policy's.
+        lr: the learning rate, if it is not the policy's.
         lora: the adapter that is trained instead of the model.
 
     Raises:
-        TrainingError: the model folder is none, or the strategy cannot do what the policy asks for.
+        TrainingError: the folder holds no model, or the strategy cannot do what the policy asks for.
     """
     if not (model_dir / "config.json").is_file():
         raise TrainingError(f"{model_dir} is not a model folder: it has no config.json")
@@ -68,7 +68,7 @@ def worker_config(
 
 
 def _attention(settings: TrainerSettings) -> str:
-    """What the model is loaded with; the tree engine puts its own in the place of it."""
+    """Return the attention that the model is loaded with; the tree engine replaces it with its own."""
     training = settings.training
     on_gpu = training.device == "cuda" and (training.attention == "stock" or training.strategy != "fsdp2")
     return FLASH if on_gpu and find_spec("flash_attn") is not None else "sdpa"
@@ -84,7 +84,7 @@ def _lora(lora: LoraConfig | None, model_dir: Path) -> dict[str, Any]:
 
 
 def _beside_experts(model_dir: Path) -> list[str] | None:
-    """Return the linear layers of a mixture of experts without experts and routers; None of any other model.
+    """Return the linear layers of a mixture of experts without experts and routers; None for any other model.
 
     PEFT's "all-linear" takes those too, as tensors of a whole layer that vLLM does not serve as an adapter.
     """
@@ -160,8 +160,11 @@ def value_loss_config(settings: TrainerSettings) -> FSDPCriticConfig:
 
 
 def _scale_factor(settings: TrainerSettings) -> int | None:
-    """What ``seq-mean-token-sum-norm`` divides by: verl's own choice, the longest response of a micro-batch, would make
-    the loss depend on how samples are put into micro-batches."""
+    """Return what ``seq-mean-token-sum-norm`` divides by; None for other modes.
+
+    verl's own choice, the longest response of a micro-batch, would make the loss depend on how samples are put into
+    micro-batches.
+    """
     if settings.algorithm.loss_agg_mode != "seq-mean-token-sum-norm":
         return None
     return settings.algorithm.loss_scale_factor or settings.horizon

@@ -52,8 +52,8 @@ class Critic(ModelHost):
 
         Args:
             samples: a mini-batch.
-            values: what the critic said before the step; none moves further from it than ``cliprange_value``.
-            masks: by sample id, which trained tokens have a return; at least one a sample.
+            values: what the critic said before the step; no value moves further from that than ``cliprange_value``.
+            masks: by sample id, which trained tokens have a return; at least one per sample.
             last: of the step's updates.
         """
         tensors = training_tensors(

@@ -24,10 +24,10 @@ def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, t
 
 
 def gathered_by_first(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return whole values in ``dtype``, in the machine's memory; to the nearest, unless they were rounded before.
+    """Return whole values in ``dtype``, in the machine's memory; rounded to nearest, unless they were rounded before.
 
-    Every process of the group must call this; all but the first, which alone writes them, get nothing: a machine with
-    eight processes does not hold the model eight times.
+    Every process of the group must call this; all except the first, which alone writes them, get nothing: a machine
+    with eight processes does not hold the model eight times.
     """
     kept, first = {}, torch.distributed.get_rank() == 0
     for name, tensor in named:
@@ -38,10 +38,10 @@ def gathered_by_first(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dt
 
 
 def as_in_checkpoints(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return tensors by a module's names by those of its checkpoints.
+    """Return tensors under the names of a module's checkpoints, given those under the module's own names.
 
-    transformers computes with all experts of a layer in one tensor, which the model folder, and so the engine, has one
-    by one.
+    transformers computes with all experts of a layer in one tensor; the model folder, and so the engine, has a tensor
+    for each.
     """
     converted = revert_weight_conversion(module, dict(tensors))  # pyright: ignore[reportArgumentType]
     return {
@@ -51,10 +51,10 @@ def as_in_checkpoints(module: torch.nn.Module, tensors: Mapping[str, torch.Tenso
 
 
 def write_atomically(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write a safetensors file that is whole or not there.
+    """Write a safetensors file that is either complete or absent.
 
     Raises:
-        OSError: the disk refused. safetensors has an error of its own for that, which no ``except OSError`` sees.
+        OSError: the disk could not be written; safetensors' own error for that, which is no ``OSError``, becomes one.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -67,9 +67,9 @@ def write_atomically(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def whole_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a parameter as it is; every process that holds a part of it must ask."""
+    """Return the whole values of a parameter; every process that holds a part of it must call this."""
     if not isinstance(tensor, DTensor):
         return tensor
-    # What is offloaded is gathered on the device: NCCL has no other memory.
+    # Offloaded parts are gathered on the device: NCCL works in no other memory.
     on_device: Any = tensor.to(tensor.device_mesh.device_type)
     return on_device.full_tensor()

@@ -33,7 +33,7 @@ from lightning_trainer.training.update.worker import UpdateWorker
 from lightning_trainer.types import Sample
 
 _CRITIC = "critic"
-"""Its folder in a checkpoint."""
+"""The critic's folder in a checkpoint."""
 _ALWAYS_POSITIVE = "k3"
 """Estimator of a divergence whose values cannot cancel: r - 1 - log r (Schulman, Approximating KL Divergence, 2020)."""
 
@@ -76,7 +76,7 @@ class Learner:
         self._with_critic = next((stage for stage in settings.of_stages if stage.needs_critic), None)
         self.critic = None if self._with_critic is None else Critic(self._with_critic)
         self._critic_moved = False
-        """Whether the critic is another than at the start."""
+        """Whether the critic differs from the one at the start."""
 
     def learn(self, samples: Sequence[Sample], step: int, media: Mapping[str, bytes] | None = None) -> Learned:
         """Take one step over a batch.
@@ -132,7 +132,7 @@ class Learner:
             self.critic.save(folder / _CRITIC, step)
 
     def load(self, folder: Path, step: int) -> None:
-        """Read what ``save`` wrote after a step. Before the first step that trains it, the critic need not be there.
+        """Read what ``save`` wrote after a step. Before the first step that trains it, the critic may be missing.
 
         Raises:
             TrainingError: it is damaged, of another model, or without a critic or reference that the settings ask for.
@@ -201,7 +201,7 @@ class Learner:
         if "ref_log_prob" in measured:
             behavior = {sample.sample_id: sample.behavior_logprobs for sample in samples}
             ours = measured.get("old_log_probs", behavior)
-            # verl's kl_loss is as loss_agg_mode adds up, which may be a whole answer's: this one is always a token's.
+            # verl's kl_loss is summed as loss_agg_mode says, perhaps over a whole answer: this one is always per token.
             away = divergence.divergence(samples, ours, measured["ref_log_prob"], _ALWAYS_POSITIVE)
             metrics["reference/kl"] = divergence.mean(samples, away)
         if self._algorithm.kl_reward_coef:

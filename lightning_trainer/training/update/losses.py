@@ -13,9 +13,9 @@ what is measured before the step. One optimizer step is taken on it, so the weig
 exact.
 
 **Means over the whole batch**: ``geo_mean`` returns the mean over the sequences of a micro-batch, so that several of
-them would add up to a multiple of the loss. ``bypass_mode`` refuses a micro-batch with nothing to train, as a process
-computes where others have more than it. Ours are registered next to verl's own under names of ours; nothing of verl's
-is replaced.
+them would add up to a multiple of the loss. ``bypass_mode`` refuses a micro-batch with nothing to train, such as a
+process computes if others have more than it. Our versions are registered next to verl's under names of their own;
+nothing of verl's is replaced.
 """
 
 import math
@@ -91,14 +91,14 @@ def demonstration_estimate(samples: Sequence[Sample]) -> Estimate:
 def preference_estimate(
     samples: Sequence[Sample], log_probs: TokenValues, ref_log_prob: TokenValues, dpo: DpoConfig
 ) -> tuple[Estimate, dict[str, float]]:
-    """Return the factors of DPO's gradient, to be summed over all tokens, and what there is to say of the pairs.
+    """Return the factors of DPO's gradient, to be summed over all tokens, and metrics of the pairs.
 
-    With ``h`` the sum over an answer's tokens of ``log p - log p_ref`` (their mean where ``length_normalized``),
+    With ``h`` the sum over an answer's tokens of ``log p - log p_ref`` (their mean if ``length_normalized``),
     ``m = h(chosen) - h(rejected)`` and label smoothing ``e``, a pair's loss is
     ``-(1 - e) log sigmoid(beta m) - e log sigmoid(-beta m)``, and the batch's the mean over its pairs.
 
     Args:
-        samples: the segments of one group are a pair: chosen where their credit is above 0, else rejected.
+        samples: the segments of one group are a pair: chosen if their credit is above 0, else rejected.
         log_probs: of the policy, nats, as ``ref_log_prob`` is of the reference.
 
     Raises:

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _ABOUT_GPUS = "perf/"
 """Prefix of verl's memory figures."""
 _OF_UNMOVED_WEIGHTS = "mismatch/"
-"""Prefix of what compares trainer and engine: it means that only before the step's first update."""
+"""Prefix of metrics that compare trainer and engine: they do so only before the step's first update."""
 _CLIPPED = "actor/pg_clipfrac"
 
 
@@ -33,7 +33,7 @@ _TOKEN_MEANS = (
     "critic/vf_clipfrac",
     "critic/vpred_mean",
 )
-"""Means over the tokens of a micro-batch, of which verl takes the mean over micro-batches."""
+"""Means over the tokens of a micro-batch, which verl then averages over micro-batches."""
 
 
 class TokenWeighted:
@@ -56,7 +56,7 @@ class TokenWeighted:
 
 
 class Update(NamedTuple):
-    """Of one optimizer step, or of all that a step takes."""
+    """The outcome of one optimizer step, or of all that a step takes."""
 
     metrics: dict[str, float]
     """By verl's names; ``actor/update_skipped`` is 1.0 when the gradient was not finite and the weights were left."""
@@ -86,7 +86,7 @@ def of_step(updates: Sequence[Update]) -> Update:
 
 
 def flat_metrics(metrics: Mapping[str, Any], model: str) -> dict[str, float]:
-    """Return what is finite, and ``{model}/update_skipped``."""
+    """Return the metrics that are finite, as numbers, and ``{model}/update_skipped``."""
     flat = {name: _number(value) for name, value in metrics.items() if not name.startswith(_ABOUT_GPUS)}
     skipped = not math.isfinite(flat.get("grad_norm", 0.0))
     if skipped:
@@ -99,7 +99,7 @@ def _number(value: Any) -> float:
     if isinstance(value, Metric):
         return float(value.aggregate())
     if isinstance(value, list) and isinstance(value[0], Metric):
-        return float(Metric.aggregate_dp(value))  # one a process
+        return float(Metric.aggregate_dp(value))  # one per process
     if isinstance(value, list):
         return sum(_number(item) for item in value) / len(value)
     return float(value)
@@ -108,11 +108,11 @@ def _number(value: Any) -> float:
 # How far the trainer's log-probabilities are from the engine's on the tokens that the engine sampled.
 #
 # Measured inside of the loss, on what the update computes anyway. On fresh samples it is the two implementations'
-# difference; on stale ones the distance that the weights have moved since is in it too.
+# difference; on stale ones it also includes how far the weights have moved since.
 
 
 class MeasuresMismatch:
-    """A loss of verl's that also reports ``mismatch/abs_mean`` and ``mismatch/abs_max``, nats a trained token."""
+    """A loss of verl's that also reports ``mismatch/abs_mean`` and ``mismatch/abs_max``, in nats per trained token."""
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss

@@ -1,8 +1,9 @@
 """The frozen model that divergences and preferences are taken from.
 
-One that is named stays what it is. Else it is the policy as it was when the stage began: the model that the run started
-from in the first stage, what the stage before left in a later one (SFT's policy is the reference of the RL behind it).
-Of a LoRA policy that is the model below the adapter, alone or with an earlier adapter: no second model is loaded.
+A reference that is named in the configuration never changes. Otherwise it is the policy as it was when the stage began:
+in the first stage the model that the run started from, in a later one what the stage before left (SFT's policy is the
+reference of the RL after it). For a LoRA policy, that is the model below the adapter, alone or with an earlier adapter:
+no second model is loaded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +33,11 @@ from lightning_trainer.training.update.worker import UpdateWorker
 from lightning_trainer.types import Sample
 
 _NAME = "reference-{:08d}.safetensors"
-"""In a checkpoint: with the first step of the stage that it is the reference of."""
+"""Name of the file in a checkpoint, with the first step of the stage that it is the reference of."""
 
 
 class Reference(ModelHost):
-    """Run and never trained."""
+    """A reference model of its own, which is run and never trained."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         """Load it.
@@ -70,7 +71,7 @@ class Reference(ModelHost):
             on_first(lambda: write_atomically(tensors, folder / _NAME.format(self._first_step)))
 
     def load(self, folder: Path) -> None:
-        """Read what ``save`` wrote; without it, be the model that the run started from. A named model stays itself.
+        """Read what ``save`` wrote; without it, become the model that the run started from, unless one is named.
 
         Raises:
             TrainingError: it is damaged.
@@ -87,10 +88,10 @@ class Reference(ModelHost):
 
 
 class AdapterReference:
-    """Of a LoRA policy: its own model without the adapter, or with the one that a later stage began with."""
+    """A LoRA policy's reference: its own model without the adapter, or with the one that a later stage began with."""
 
     images = None
-    """It sees those that the policy is shown: it is the policy's own model."""
+    """The images are those that the policy is shown, since the reference is the policy's own model."""
 
     def __init__(self, policy: UpdateWorker) -> None:
         self._policy = policy
@@ -121,7 +122,7 @@ class AdapterReference:
             on_first(lambda: write_atomically(tensors, folder / _NAME.format(self._first_step)))
 
     def load(self, folder: Path) -> None:
-        """Read what ``save`` wrote; without it, be the model that the run started from.
+        """Read what ``save`` wrote; without it, become the model that the run started from.
 
         Raises:
             TrainingError: it is damaged.
@@ -136,7 +137,7 @@ class AdapterReference:
 
 
 def _kept(folder: Path) -> tuple[Path, int] | None:
-    """The reference in a checkpoint, and the first step of its stage."""
+    """Return the path of the reference in a checkpoint, and the first step of its stage; None if there is none."""
     path = next(folder.glob(_NAME.replace("{:08d}", "*")), None)
     return None if path is None else (path, int(path.stem.rpartition("-")[2]))
 
@@ -149,5 +150,5 @@ def _take(module: torch.nn.Module, path: Path, rename: Callable[[str], str] = st
 
 
 def _put(module: torch.nn.Module, tensors: dict[str, Any]) -> None:
-    # Tied embeddings are written once: a name that is lacking is another name of what is there.
+    # Tied embeddings are written once: a missing name is another name of a tensor that exists.
     set_model_state_dict(module, tensors, options=StateDictOptions(full_state_dict=True, strict=False))

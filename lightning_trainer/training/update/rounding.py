@@ -2,7 +2,7 @@
 
 A step moves a weight by about the learning rate, 1e-6 to 1e-4, and bfloat16 tells a weight of 0.1 from its neighbor at
 a distance of 5e-4. Rounded to nearest, most weights are served as they were for tens or hundreds of steps, however
-surely they move. Here each weight has a threshold of its own, and is rounded up where what it lies above its lower
+surely they move. Here each weight has a threshold of its own, and is rounded up if its distance above its lower
 neighbor exceeds that: of many weights that have moved by a tenth of the distance, a tenth is served as moved. The mean
 is exact; what remains is noise that no gradient points along.
 
@@ -24,10 +24,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 _PERIOD = 65521
-"""Of the thresholds: a prime, so that no two rows of a matrix have the same ones."""
+"""Period of the thresholds: a prime, so that no two rows of a matrix have the same ones."""
 _GOLDEN = 0.6180339887498949
 _LOW_BITS = 0xFFFF
-"""Of a float32, those that bfloat16 does not have."""
+"""The bits of a float32 that bfloat16 does not have."""
 _AT_ONCE = 64 * _PERIOD
 
 
@@ -55,7 +55,7 @@ def rounded_weights(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[Non
         yield
     finally:
         forget_gathered(module)
-        # By name: what is offloaded between two passes lies somewhere else after one.
+        # Looked up by name, since offloading between two passes moves values.
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if name in masters:
@@ -110,7 +110,7 @@ def undo_rounding(values: torch.Tensor, low: torch.Tensor, first: int) -> None:
     for part, thresholds in _with_thresholds(bits, first):
         own = low[start : start + part.numel()].to(torch.int32).bitwise_and_(_LOW_BITS).view_as(part)
         part.add_(own)
-        part.sub_(own.add_(thresholds).bitwise_and_(_LOW_BITS + 1))  # this bit is set where it was rounded up
+        part.sub_(own.add_(thresholds).bitwise_and_(_LOW_BITS + 1))  # this bit is set where a value was rounded up
         start += part.numel()
 
 

@@ -1,8 +1,8 @@
 """One base for the adapters of several policies, which take turns in it.
 
 The model has room for the matrices of one adapter, where verl, FSDP and checkpoints find them. A policy whose turn it
-is has its values there, and its own AdamW and schedule in verl's engine; the values of the others are kept
-next to it. So a step, a publication and a checkpoint are to the bit what they are for a policy that has the model to
+is has its values there, and its own AdamW and schedule in verl's engine; the values of the others are kept outside of
+the model. So a step, a publication, and a checkpoint are bit for bit what they are for a policy that has the model to
 itself, and a turn costs two copies of an adapter.
 """
 
@@ -21,12 +21,13 @@ from lightning_trainer.training.update.worker import UpdateWorker
 
 
 class Adapter:
-    """What is one policy's alone: the values of its matrices, its optimizer with the moments, and its schedule."""
+    """What belongs to one policy alone: its matrices' values, its optimizer with the moments, and its schedule."""
 
     def __init__(
         self, values: Mapping[str, torch.Tensor], optimizer_config: Any, optimizer: Any, schedule: Any
     ) -> None:
-        """
+        """Keep the values and the optimizer until the adapter's turn.
+
         Args:
             values: by the names of the matrices in the model; each process's part of them.
             optimizer_config: verl's, from which its engine reads the gradient's largest norm.
@@ -37,7 +38,7 @@ class Adapter:
 
 
 class SharedBase:
-    """A frozen model, and whose adapter is in it."""
+    """A frozen model, and the adapter that is in it."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         """Load the model.
@@ -53,7 +54,7 @@ class SharedBase:
         self._present: Adapter | None = None
 
     def new_adapter(self, settings: TrainerSettings) -> Adapter:
-        """Return an untrained one, the same for every policy: with it the model is what the run started from."""
+        """Return an untrained adapter, the same for every policy: with it the model is what the run started from."""
         engine, own = self.worker.engine, optimizer_config(settings.at_step(1))
         of_present, engine.optimizer_config = engine.optimizer_config, own
         try:
@@ -83,6 +84,6 @@ class SharedBase:
         adapter.values, self._present = None, adapter
 
     def forget(self, adapter: Adapter) -> None:
-        """Free what is an adapter's, whose policy is not trained any longer."""
+        """Free what belongs to an adapter whose policy is no longer trained."""
         if adapter is self._present:
             self._present = None

@@ -60,7 +60,7 @@ class UpdateWorker(ModelHost):
         return gathered_by_first(((name, tensor.detach()) for name, tensor in named), dtype)
 
     def _can_replay(self) -> bool:
-        """Try on one token whether the model's routers can be told their experts."""
+        """Whether the model's routers can be told their experts, as a trial with one token shows."""
         config: Any = self.module.config
         top_k = getattr(config, "num_experts_per_tok", None)
         if not top_k:
@@ -79,7 +79,7 @@ class UpdateWorker(ModelHost):
     def begin(self, settings: TrainerSettings) -> None:
         """Train by these settings from now on: loss, entropy bonus, learning rate."""
         loss = TokenWeighted(partial(ppo_loss, config=loss_config(settings)))
-        # Demonstrations and preferences were not sampled by the engine, or are not to be compared with it.
+        # Demonstrations and preferences were not sampled by the engine, or must not be compared with it.
         self._loss = MeasuresMismatch(loss) if settings.algorithm.objective == "rl" else loss
         self._with_entropy = settings.algorithm.entropy_coeff > 0
         self._lr = settings.optimizer.lr
@@ -117,7 +117,7 @@ class UpdateWorker(ModelHost):
         )
         tu.assign_non_tensor(tensors, calculate_entropy=self._with_entropy)
         self._set_learning_rate()
-        # verl reports the next step's.
+        # verl reports the next step's rate.
         lr = {"lr": self.engine.lr_scheduler.get_last_lr()[0]} if self.sharded else {}
         update = self.update(tensors, [len(sample.token_ids) for sample in samples], last=last)
         return Update({**update.metrics, **lr}, update.tokens_computed)

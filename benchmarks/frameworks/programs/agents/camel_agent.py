@@ -12,7 +12,7 @@ from benchmarks.frameworks.program import KEY, MODEL, Task
 
 
 class Characters(BaseTokenCounter):
-    """Its own would download a tokenizer."""
+    """A token counter that downloads nothing; CAMEL's own would download a tokenizer."""
 
     def count_tokens_from_messages(self, messages: Any) -> int:
         return len(str(messages))

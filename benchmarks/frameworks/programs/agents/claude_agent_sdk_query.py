@@ -1,4 +1,4 @@
-"""Claude Agent SDK: a query with a shell command; the SDK's calls are those of the Claude Code that it brings."""
+"""Claude Agent SDK: a query with a shell command; the calls are made by the Claude Code that the SDK contains."""
 
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from benchmarks.frameworks.program import KEY, MODEL, Task
 
-# instructor imports anthropic in its first call, and with it httpx2, which openai in another thread looks at half done
-# ("partially initialized module 'httpx2'"): therefore it is imported above.
+# instructor imports anthropic in its first call, and with it httpx2, which openai in another thread then sees half
+# imported ("partially initialized module 'httpx2'"). Therefore anthropic is imported above.
 
 
 class Forecast(BaseModel):

@@ -1,4 +1,4 @@
-"""The openai client itself, by which the others are judged."""
+"""The openai client itself, with which the others are compared."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The openai client in Langfuse's place of it."""
+"""The openai client as Langfuse wraps it, imported from Langfuse's package."""
 
 import os
 

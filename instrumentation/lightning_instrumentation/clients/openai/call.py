@@ -27,7 +27,7 @@ def edge_of(client: Any, options: Any) -> Edge | None:
     def refused(sentence: str) -> Exception:
         from openai import APIConnectionError
 
-        # Of the HTTP library that this client uses: openai has used two.
+        # The request is of the HTTP library that this client uses: openai has used two.
         return APIConnectionError(message=sentence, request=client._client.build_request("POST", url))
 
     return Edge(url, of.timeout_of(client, options), refused)
@@ -58,7 +58,7 @@ def _with(call: ModelCall, client: Any, options: Any, headers: dict[str, str]) -
 
 
 def fall_back(call: ModelCall, route: Route, away: BaseException) -> Any:
-    """The daemon of a routed call is down: return the options with which the call goes to the user's own host."""
+    """Return the options with which a routed call goes to the user's own host, because the daemon is down."""
     options = guarded("route-fallback", _fall_back, call, route, away)
     return route.own_options if options is None else options
 
@@ -74,7 +74,7 @@ def _fall_back(call: ModelCall, route: Route, away: BaseException) -> Any:
 
 
 def answered(call: ModelCall) -> None:
-    """The client has returned: an answer that was read is complete; a stream ends when its body does."""
+    """End the call when the client has returned, unless its answer is a stream: that call ends when its body does."""
     if not call.sent:
         failures.note(
             "not-captured:http-client",

@@ -29,7 +29,8 @@ def gateway_client(
 ) -> Any:
     """Return the client that belongs to ``client``, created at its first routed call.
 
-    Copies of a client (``with_options``) share its HTTP client, and so ours: the rest comes with each request.
+    Copies of a client (``with_options``) share its HTTP client, so they share ours too: whatever differs between them
+    comes with each request.
 
     Args:
         tls: the SSL context for the gateway; None for a gateway without TLS.
@@ -101,6 +102,6 @@ def _async_http(tls: SSLContext | None, fallback: bool) -> Any:
 
 
 def _nothing_was_sent(error: Exception, request: Any) -> bool:
-    """Whether the connection failed, by class name: openai uses one of two HTTP libraries. A retry follows an attempt
-    that may have been sent."""
+    """Whether the connection failed at the first attempt; a retry follows an attempt that may have been sent. Errors
+    are recognized by class name, because openai uses one of two HTTP libraries."""
     return type(error).__name__ in _NEVER_CONNECTED and request.headers.get(_ATTEMPT_HEADER) == "0"

@@ -1,7 +1,7 @@
 """The hook in the openai client: its ``request`` method.
 
-``request`` and not ``post``: resources keep a bound ``post`` from their creation, which may precede our first line;
-``request`` is looked up at every call. Retries happen inside it.
+The hook is in ``request`` and not in ``post``: resources bind ``post`` when they are created, perhaps before our first
+line, whereas ``request`` is looked up at every call. Retries happen inside ``request``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def wrap_client(module: Any) -> None:
     """Hook of the openai client."""
     patching.wrap(module, "SyncAPIClient.request", _request)
     patching.wrap(module, "AsyncAPIClient.request", _async_request)
-    # The program's own `lt.init` may follow: an import does not start the client with the environment's settings.
+    # The program's own `lt.init` may still follow, so an import must not start us with the environment's settings.
     started = running()
     if started is not None:
         started.router.keep_fresh()  # model calls are likely from here on
@@ -87,7 +87,7 @@ class _OpenAIExchange(Exchange):
         return carrying(self.call)
 
     def may_fall_back(self, error: BaseException) -> bool:
-        return isinstance(error, DaemonAwayError)  # our client has looked at the settings
+        return isinstance(error, DaemonAwayError)  # our client has checked the settings
 
     def fall_back(self, error: BaseException) -> None:
         if self.route is not None:
@@ -101,7 +101,7 @@ class _OpenAIExchange(Exchange):
 
 
 def _of(wrapped: Callable[..., Any], client: Any) -> Callable[..., Any]:
-    """Return the method of another client. Looked up on that client, it would run through our wrappers twice."""
-    # Called through its class, as some wrappers do, it is wrapt's partial of a function and not a bound method.
+    """Return the wrapped method, bound to another client; looking it up on that client would run our hook twice."""
+    # If it was called through its class, as some wrappers do, it is wrapt's partial of a function, not a bound method.
     function = getattr(wrapped, "__func__", None) or getattr(wrapped, "__wrapped__", None)
     return client.request if function is None else partial(function, client)

@@ -32,17 +32,17 @@ class Route:
     url: str
     body: Mapping[str, Any]
     own_client: Any
-    """The user's client and original options: where the call goes if the daemon is down."""
+    """The user's client and, below, their original options: the call is made with these if the daemon is down."""
     own_options: Any
     own_url: str
     own_body: Mapping[str, Any]
 
 
 def route_of(client: Any, options: Any, url: str, body: Mapping[str, Any]) -> Route | None:
-    """Return where a call goes instead; None if it keeps its destination."""
+    """Return the route by which a call goes to the gateway; None if the call keeps its destination."""
     started = runtime()
     destination = destination_of(url, body)
-    # A closed client's caller must get its error. Checked last: most calls are not routed.
+    # The caller of a closed client must get that client's error. Checked last, because most calls are not routed.
     if started is None or destination is None or client.is_closed() or is_mocked(client._client, url):
         return None
     settings = started.settings
@@ -74,7 +74,7 @@ def _readdressed(client: Any, options: Any, destination: Destination) -> Any:
     changed.json_data = {**options.json_data, "model": destination.policy}
     if isinstance(options.extra_json, Mapping) and "model" in options.extra_json:
         changed.extra_json = {**options.extra_json, "model": destination.policy}
-    # The user's timeouts, which only their client knows.
+    # The user's retries and timeouts, which only their client knows.
     changed.max_retries = options.get_max_retries(client.max_retries)
     changed.timeout = of.timeout_of(client, options)
     return changed

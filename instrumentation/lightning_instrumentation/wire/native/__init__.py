@@ -1,1 +1,1 @@
-"""Formats specific to one provider, whole and streamed: as text, because none of them returns token ids."""
+"""Formats specific to one provider, whole and streamed; recorded as text, because none of them returns token ids."""

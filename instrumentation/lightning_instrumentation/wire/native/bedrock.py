@@ -30,7 +30,7 @@ class ConverseAnswer(Answer):
         _add_block(choice, position, dict_of(part.get("delta")))
         choice.finish_reason = reason_of(part.get("stopReason")) or choice.finish_reason
         if usage := dict_of(part.get("usage")):
-            # Those of `inputTokens` were not cached.
+            # `inputTokens` counts only those that were not cached.
             read = [usage.get(name) for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")]
             counts = [count for count in read if isinstance(count, int)]
             self.input_tokens, self.output_tokens = sum(counts) if counts else None, usage.get("outputTokens")
@@ -51,7 +51,7 @@ def _add_block(choice: Choice, position: int, block: Json) -> None:
 
 
 def _cited(block: Json) -> list[dict[str, Any]]:
-    """Return the texts of a block that has their sources with it."""
+    """Return the texts of a block that cites their sources."""
     return dicts(dict_of(block.get("citationsContent")).get("content"))
 
 

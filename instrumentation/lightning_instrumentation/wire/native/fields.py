@@ -17,7 +17,7 @@ _REASONS = {
 
 
 def reason_of(said: Any) -> str | None:
-    """Return a provider's finish reason in OpenAI's terms, its own if there is none."""
+    """Return a provider's finish reason in OpenAI's terms, or its own in lower case if OpenAI has no term for it."""
     return _REASONS.get(said.lower(), said.lower()) if isinstance(said, str) and said else None
 
 

@@ -16,14 +16,14 @@ _ABOUT_A_PART = frozenset({"thought", "thoughtSignature"})
 
 
 class GeminiAnswer(Answer):
-    """A whole answer, or one of those in a stream: each brings the next parts."""
+    """A whole answer, or one of the answers in a stream, each of which brings the next parts."""
 
     def add(self, part: Json) -> None:
         self.identify({"id": part.get("responseId"), "model": part.get("modelVersion"), "error": part.get("error")})
         usage = dict_of(part.get("usageMetadata"))
         if usage.get("promptTokenCount") is not None:
             self.input_tokens = usage["promptTokenCount"]
-        # Either may be absent: where all of an answer is thoughts, that of the candidates.
+        # Either count may be absent: if the whole answer is thoughts, that of the candidates is.
         sampled = [count for name in ("candidatesTokenCount", "thoughtsTokenCount") if (count := usage.get(name))]
         if sampled or usage.get("candidatesTokenCount") is not None:
             self.output_tokens = sum(sampled)
@@ -73,7 +73,7 @@ class Gemini(Api):
         system = body.get("systemInstruction") or body.get("system_instruction")
         said = [] if not system else [{"role": "system", "parts": _gemini_parts(system)}]
         if cached := body.get("cachedContent") or body.get("cached_content"):
-            # Only Gemini has it: no reader may take what follows for the whole prompt.
+            # Only Gemini has the cached content: no reader may take what follows for the whole prompt.
             said.append({"type": "cachedContent", "cachedContent": cached})
         contents = body["contents"]
         for content in dicts([contents] if isinstance(contents, Mapping) else contents):

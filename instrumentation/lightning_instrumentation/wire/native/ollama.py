@@ -76,7 +76,7 @@ class OllamaGenerate(OllamaChat):
     def input_messages(self, body: Json) -> list[Any]:
         system = body.get("system")
         said: list[Any] = [{"role": "system", "parts": content_parts(system)}] if system else []
-        if body.get("context"):  # the ids of what was said before: what follows is not the whole prompt
+        if body.get("context"):  # the ids of earlier text: what follows is not the whole prompt
             said.append({"type": "context"})
         return [*said, {"role": "user", "parts": [*_images(body), *content_parts(body["prompt"])]}]
 
@@ -89,6 +89,6 @@ def _message(given: Any) -> Any:
 
 
 def _images(given: Json) -> list[dict[str, Any]]:
-    """Return the images of a message or a request, as base64, which Ollama puts before its text."""
+    """Return the images (base64) of a message or a request; Ollama puts them before its text."""
     images = given.get("images")
     return [image_blob(image) for image in images if isinstance(image, str)] if isinstance(images, list) else []

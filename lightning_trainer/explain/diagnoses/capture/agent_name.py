@@ -1,4 +1,4 @@
-"""No call is by an agent that the policy claims, or some calls' agent has almost the name of a claimed one."""
+"""No call is by an agent that the policy claims, or the agent of some calls has almost the name of a claimed one."""
 
 import difflib
 
@@ -12,7 +12,7 @@ from lightning_trainer.types import Call
 def diagnose(case: Case) -> Finding | None:
     """Compare the agents' names on the calls with the policy's patterns, allowing for a misspelling.
 
-    Whom another policy answered is that policy's agent, and no misspelled one of this policy.
+    An agent that another policy answered is that policy's, so its name is no misspelling of this policy's patterns.
     """
     policy = case.policy
     calls = [call for call in case.calls if call.policy in (None, policy.name)]

@@ -1,7 +1,7 @@
 """Clock skew: a span that starts before its parent, or ends before it starts.
 
-By their tokens, calls are in the right order whatever the clocks say; time orders only calls whose tokens do not follow
-each other.
+Calls that extend each other's tokens are in the right order whatever the clocks say; only other calls are ordered by
+time.
 """
 
 from lightning_trainer.explain.case import Case
@@ -9,7 +9,7 @@ from lightning_trainer.explain.finding import Finding, counted, seconds
 from lightning_trainer.types import Span
 
 _TOLERANCE_NS = 10_000_000
-"""Tracers round to milliseconds; less than 10 ms does not change the order of calls."""
+"""Tracers round to milliseconds; less than 10 ms of skew does not change the order of calls."""
 
 
 def diagnose(case: Case) -> Finding | None:

@@ -1,4 +1,4 @@
-"""Its spans are gone, or the batch of the step that took it: retention has deleted them."""
+"""Retention has deleted the attempt's spans, or the batch of the step that took it."""
 
 from datetime import UTC, datetime
 
@@ -9,7 +9,7 @@ from lightning_trainer.explain.finding import Finding
 def diagnose(case: Case) -> Finding | None:
     """Say when retention deleted the spans, and whether a step had already taken the attempt.
 
-    Spans may be here, and the batch of their step not: another policy still waits for them.
+    A step's batch may be deleted while its spans are kept, because another policy still waits for them.
     """
     if case.expired_ns is None and case.judged.batch_deleted and case.judged.step is not None:
         return Finding(

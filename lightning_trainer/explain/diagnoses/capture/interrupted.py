@@ -1,4 +1,4 @@
-"""Streams that ended before their last chunk, answers that the caller gave up, and calls canceled before any answer."""
+"""Streams that ended before their last chunk, answers that the caller abandoned, calls canceled before any answer."""
 
 from lightning_instrumentation import semconv
 
@@ -9,7 +9,7 @@ from lightning_trainer.types import Call
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Find calls marked ``incomplete_stream``, telling those with some answer from those cancelled before any."""
+    """Find calls marked ``incomplete_stream``: with a part of their answer, or canceled before any of it."""
     calls = case.met(Reason.INCOMPLETE_STREAM)
     if not calls:
         return None
@@ -34,7 +34,7 @@ def diagnose(case: Case) -> Finding | None:
 
 
 def _said(call: Call, case: Case) -> str:
-    """Return what the record of the call, or the span that takes it back, says about its end."""
+    """Return what the record of the call, or the span that marks it as abandoned, says about its end."""
     for span in case.spans:
         gave_up = span.attributes.get(semconv.CALL_ABANDONED) is True and span.parent_span_id == call.span_id
         if span.trace_id == call.trace_id and (gave_up or span.span_id == call.span_id) and span.status_message:

@@ -1,4 +1,4 @@
-"""A parent span never arrived, and with it the attributes that only it has: agent and attempt of its calls.
+"""A parent span never arrived, nor did the attributes that only it has: agent and attempt of the calls below it.
 
 A gateway record below a span of the caller's own tracer is complete without that span, so it counts only if the call
 has no agent or no attempt.
@@ -13,7 +13,7 @@ from lightning_trainer.types import Call, Span
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Find calls whose topmost known span has an absent parent; it blocks only if no call is of the policy's agents."""
+    """Find calls whose topmost known span lacks its parent; this blocks only if no call is by the policy's agents."""
     lost = {key_of(span): span for span in case.lost}
     orphans = [
         (call, top)
@@ -42,7 +42,7 @@ def diagnose(case: Case) -> Finding | None:
 
 
 def _top(call: Call, case: Case) -> SpanKey:
-    """Return the last known span on the way up from a call; a cycle ends the way."""
+    """Return the topmost known span above a call; a cycle of spans ends the way up."""
     key, seen = (call.trace_id, call.span_id), set()
     while key not in seen:
         seen.add(key)

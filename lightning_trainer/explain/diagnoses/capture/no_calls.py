@@ -6,7 +6,7 @@ from lightning_trainer.ingest.dialects.registry import dialect_of
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Find attempts without calls whose spans are all here, and count the requests that a model never answered."""
+    """Find attempts without calls whose spans were not deleted, and count the requests that a model never answered."""
     if case.calls or case.expired_ns is not None:
         return None
     failed = sum(dialect_of(span).failed(span) for span in case.spans)

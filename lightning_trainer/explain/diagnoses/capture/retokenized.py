@@ -1,4 +1,4 @@
-"""A prompt that repeats an earlier answer as text, in other tokens than were sampled.
+"""A prompt that repeats an earlier answer as text, in other tokens than those that were sampled.
 
 The agent sends back the answer as a client (and a parser of tool calls) returned it, and the chat template renders it
 again: the sampled ids and those in the next prompt then differ. Such a call starts its own sequence at the first token
@@ -47,7 +47,7 @@ def _named(token_ids: tuple[int, ...]) -> str:
 
 
 def _repeats(case: Case) -> Iterator[tuple[Call, Call]]:
-    """Yield calls whose messages begin with question and answer of an earlier call, with the latest such call."""
+    """Yield calls whose messages begin with an earlier call's question and answer, with the latest such call."""
     answered: dict[int, Call] = {}
     for call in case.own:
         said, talk, before = _said(call, case), 0, None
@@ -69,12 +69,12 @@ def _said(call: Call, case: Case) -> Conversation:
 
 
 def _has_ids(call: Call, before: Call) -> bool:
-    """Whether both have ids: text alone does not fork at a token."""
+    """Whether both calls have token ids: text alone does not fork at a token."""
     return bool(call.prompt_ids and before.response_ids)
 
 
 def _plain(message: Mapping[str, Any]) -> tuple:
-    """Return role and text; ids and finish reasons are not text."""
+    """Return a message's role and text, without ids and finish reasons."""
     parts = [part for part in message.get("parts") or () if isinstance(part, Mapping)]
     return message.get("role"), tuple((part.get("type"), part.get("name"), _words(part)) for part in parts)
 

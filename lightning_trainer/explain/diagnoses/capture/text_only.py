@@ -11,7 +11,7 @@ from lightning_trainer.types import Call
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Find calls recorded without token ids, and advise by where the client sent them."""
+    """Find calls recorded without token ids, with advice that depends on where the client sent them."""
     calls = case.met(Reason.FIDELITY_TOO_LOW)
     if not calls:
         return None
@@ -43,8 +43,8 @@ def diagnose_elsewhere(case: Case) -> Finding | None:
 
 
 def _went(call: Call, case: Case) -> str:
-    """Return where our client sent a call: to the gateway, home because the daemon was away or answered late, to a
-    trusted host, or where it always went."""
+    """Return where our client sent a call: to the gateway, to a trusted host, or where it always went: because the
+    daemon was down (home), because it answered late (late), or for another reason (elsewhere)."""
     joined = case.joined.get((call.trace_id, call.span_id))
     for record in joined.records if joined is not None else ():
         if semconv.ROUTE_POLICY in record.span.attributes:
@@ -57,7 +57,7 @@ def _went(call: Call, case: Case) -> str:
 
 
 def _advice(went: Counter[str], case: Case) -> str:
-    """Return what to do about it: never what was already done."""
+    """Return what to do about the calls, never what was already done."""
     said: list[str] = []
     if went["home"]:
         said.append(

@@ -1,1 +1,1 @@
-"""Credit-assignment schemes, one a file, and the interface that they share."""
+"""Credit-assignment schemes, one per file, and the interface that they share."""

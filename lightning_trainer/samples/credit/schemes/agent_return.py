@@ -1,8 +1,8 @@
-"""Return-to-go by agent: a transition is credited with what its own agent was given from there on.
+"""Return-to-go by agent: a transition is credited with what its own agent was given from then on.
 
 Formula, for transition ``t`` of agent ``i``: ``G_t = r_t + gamma * mean(G_c)`` over the transitions ``c`` of agent
-``i`` that follow it, and ``r_t + R_i + w * R`` where none does, with the agent's own reward ``R_i`` and the attempt's
-``R``. With ``w = 0`` no agent sees what another earned. One row a transition. Source: independent learners with local
+``i`` that follow it, or ``r_t + R_i + w * R`` if none does, with the agent's own reward ``R_i`` and the attempt's
+``R``. With ``w = 0`` no agent sees what another earned. One row per transition. Source: independent learners with local
 rewards, Tan, Multi-Agent Reinforcement Learning (ICML 1993); return-to-go as in Sutton & Barto, 2nd ed., section 3.3.
 """
 

@@ -1,16 +1,16 @@
 """Causal credit: rewards flow back along the span graph, across agents, and nowhere else.
 
-Formula: ``G_n = r_n + gamma * sum over the e that n led to of G_e / causes(e)``, with the number ``causes(e)`` of
-calls that led to ``e``. So a call that starts three sub-agents is credited with what all three earned, three
-sub-agents whose answers meet in one call share what that call earned, and a branch sees nothing of its siblings. The
-attempt's reward ``R`` is what all of its last calls led to together: each gets ``R / L`` of ``L``; an agent's own
-``R_i`` likewise among that agent's last calls. At ``gamma = 1`` the credits of the calls that nothing led to sum to
-all rewards of the attempt (promise 4).
+Formula: ``G_n = r_n + gamma * sum over the e that n led to of G_e / causes(e)``, where ``causes(e)`` is the number of
+calls that led to ``e``. So a call that starts three sub-agents is credited with what all three earned, three sub-agents
+whose answers meet in one call share what that call earned, and a branch sees nothing of its siblings. The attempt's
+reward ``R`` is what all of its last calls led to together: each gets ``R / L`` of ``L``; an agent's own ``R_i``
+likewise among that agent's last calls. At ``gamma = 1`` the credits of the calls that nothing led to sum to all rewards
+of the attempt (promise 4).
 
-Edges are ``Transition.causes`` (``transitions/causes.py``); ``parent_id`` where nobody asked for them. One row a
+Edges are ``Transition.causes`` (``transitions/causes.py``); ``parent_id`` if those were not computed. One row per
 transition. Source: discounting per edge as in Sutton & Barto, 2nd ed., section 3.3; dividing at joins keeps the sum, as
-redistributed returns must (return equivalence: Arjona-Medina et al., RUDDER, arXiv 1806.07857). The wrong way,
-discounting in order of insertion, is AReaL's issue 1666.
+redistributed returns must (return equivalence: Arjona-Medina et al., RUDDER, arXiv 1806.07857). Discounting in order of
+insertion is wrong: see AReaL's issue 1666.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ def graph_returns(
     """Return ``G [N]``; time is linear in nodes and edges.
 
     Args:
-        causes: for each node the nodes that led to it; without circles.
+        causes: for each node the nodes that led to it; without cycles.
         rewards_N: what each node earned itself, None where missing.
 
     Raises:
-        CreditAssignmentError: the edges run in a circle.
+        CreditAssignmentError: the edges form a cycle.
     """
     awaited = [0] * len(causes)
     for own in causes:

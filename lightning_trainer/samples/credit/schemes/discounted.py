@@ -1,4 +1,4 @@
-"""Discounted-return credit over the transitions of one agent in one attempt; one row a transition.
+"""Discounted-return credit over the transitions of one agent in one attempt; one row per transition.
 
 Time is counted in transitions, not tokens: an agent that writes longer answers is not discounted more.
 Source: Sutton & Barto, Reinforcement Learning, 2nd ed., section 3.3; edges and forks as in ``returns.py``.
@@ -17,8 +17,8 @@ from lightning_trainer.types import Credit, Trajectory
 class DiscountedReturn:
     """Credits transition ``t`` with ``G_t = r_t + gamma * mean(G_c)`` over the transitions ``c`` that follow it.
 
-    In a chain that is ``r_t + gamma * G_{t+1}``. Where nothing follows, ``G_t = r_t + R`` with the terminal reward
-    ``R``: the last transition of every branch meets the outcome once, and an earlier one its discounted mean.
+    In a chain that is ``r_t + gamma * G_{t+1}``. If nothing follows, ``G_t = r_t + R`` with the terminal reward ``R``:
+    the last transition of every branch gets the outcome once, and an earlier one gets its discounted mean.
     """
 
     gamma: float = 1.0

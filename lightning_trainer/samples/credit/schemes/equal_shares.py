@@ -1,9 +1,9 @@
 """Terminal equal shares: the reward of the attempt is divided equally among all of its transitions.
 
-Formula: ``R / T`` for each of the attempt's ``T`` transitions, of whichever of the policy's agents; an agent's own
-reward ``R_i / T_i`` among that agent's. The shares of an attempt sum to its rewards (promise 4). One row an attempt and
-agent, as all of its shares are equal. Source: uniform credit, Gangwani et al., Learning Guidance Rewards with
-Trajectory-space Smoothing (arXiv 2010.12718); the sum is kept as in RUDDER (arXiv 1806.07857).
+Formula: ``R / T`` for each of the attempt's ``T`` transitions, whichever of the policy's agents made them; likewise
+``R_i / T_i`` of an agent's own reward among that agent's. The shares of an attempt sum to its rewards (promise 4). One
+row per attempt and agent, as all of its shares are equal. Source: uniform credit, Gangwani et al., Learning Guidance
+Rewards with Trajectory-space Smoothing (arXiv 2010.12718); the sum is kept as in RUDDER (arXiv 1806.07857).
 """
 
 from collections.abc import Sequence

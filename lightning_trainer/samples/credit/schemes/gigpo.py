@@ -7,16 +7,16 @@ Formula, for call ``t`` of attempt ``i`` (equations of Feng et al., arXiv 2505.1
     A^S_t = (G_t - mean(G)) / F_norm(G)                         among all calls of the group in one state     (6, 7)
     A_t   = A^E_i + omega * A^S_t                                                                              (8)
 
-``R_i`` is the undiscounted sum of the attempt's rewards. A state that one call alone was in has ``A^S = 0``: it is
-exactly as good as its group. What the paper leaves to the environment, the anchor state, is here what the agent says
-that it is (``lt.state``); where it says nothing, the prompt of the call, or with ``state = "observation"`` what
-was new in it since the call that it follows (what the environment showed, whatever had been said before). States are
-compared within one agent. One row a call; the values are advantages. A call that cannot be trained is one of the calls
-of its state all the same, where its state is known.
+``R_i`` is the undiscounted sum of the attempt's rewards. A call that was alone in its state has ``A^S = 0``: it is
+exactly as good as its group. The paper leaves the anchor state to the environment. Here it is what the agent says that
+it is (``lt.state``); if the agent says nothing, it is the prompt of the call or, with ``state = "observation"``, what
+is new in that prompt since the call that it follows (what the environment showed, whatever had been said before).
+States are compared within one agent. One row per call; the values are advantages. A call that cannot be trained still
+counts among the calls of its state, if its state is known.
 
 ``F_norm`` is the standard deviation of the sample, or 1 (``normalize_by_std = false``). The authors' code (verl-agent)
-agrees with this but in one default: there an attempt enters mean and deviation of (3) once for each of its calls, so
-that long attempts weigh more; here, as in the equation, once.
+agrees with this except for one default: there, an attempt enters the mean and deviation of (3) once for each of its
+calls, so that long attempts weigh more; here, as in the equation, once.
 """
 
 import math
@@ -30,8 +30,8 @@ from lightning_trainer.types import Credit, Trajectory
 
 # How much better than its peers: the group-relative advantage of scalars.
 #
-# Formula: ``x - mean``, divided by ``F_norm``: the standard deviation (of the sample, ``n - 1``, as in verl) or
-# 1. One alone is 0: it is exactly as good as the mean of its group. Source: Shao et al., DeepSeekMath (arXiv
+# Formula: ``x - mean``, divided by ``F_norm``: the standard deviation (of the sample, ``n - 1``, as in verl) or 1. A
+# single value gives 0: it is exactly as good as the mean of its group. Source: Shao et al., DeepSeekMath (arXiv
 # 2402.03300), section 4.1.2; Feng et al., GiGPO (arXiv 2505.10978), equations 3 and 7.
 
 _EPSILON = 1e-6
@@ -80,7 +80,7 @@ def gigpo_advantages(
 
 @dataclass(frozen=True, slots=True)
 class Gigpo:
-    """See the module; ranges are in ``GigpoCredit``. An attempt that lacks a reward is compared with none."""
+    """See the module; ranges are in ``GigpoCredit``. An attempt that lacks a reward is not compared."""
 
     omega: float = 1.0
     gamma: float = 0.95
@@ -127,7 +127,7 @@ class Gigpo:
                 states.append(("unknown", step.transition_id))
                 continue
             if self.state == "prompt":
-                states.append((step.prompt_ids, step.media))  # other images have the same placeholders
+                states.append((step.prompt_ids, step.media))  # different images have the same placeholders
                 continue
             before = () if parent is None else _path(trajectory, parent)
             known = len(before) if step.prompt_ids[: len(before)] == before else 0

@@ -1,11 +1,11 @@
 """Hierarchical credit: first among the agents of the attempt, then among the calls of each agent.
 
-Formula: agent ``i`` gets ``R_i' = R * w_i / sum_j w_j + R_i`` (its part of the attempt's reward, and its own), each of
-its ``T_i`` calls ``R_i' / T_i + r_t``. So the parts of an attempt sum to ``R + sum_i R_i + sum_t r_t`` (promise 4),
-and an agent that makes many calls does not take the others' part. One row an attempt and agent; with rewards of single
-calls one row a transition. Source: our own composition; that the parts sum to the whole is the efficiency axiom of
-Shapley, A Value for n-Person Games (1953), and equal weights are the uniform baseline that Shapley credit is compared
-with (Wang et al., Shapley Q-value, AAAI 2020, arXiv 1907.05707).
+Formula: agent ``i`` gets ``R_i' = R * w_i / sum_j w_j + R_i`` (its part of the attempt's reward, and its own), and each
+of its ``T_i`` calls gets ``R_i' / T_i + r_t``. So the parts of an attempt sum to ``R + sum_i R_i + sum_t r_t`` (promise
+4), and an agent that makes many calls does not take the others' part. One row per attempt and agent; with rewards of
+single calls, one row per transition. Source: our own composition; that the parts sum to the whole is the efficiency
+axiom of Shapley, A Value for n-Person Games (1953), and equal weights are the uniform baseline that Shapley credit is
+compared with (Wang et al., Shapley Q-value, AAAI 2020, arXiv 1907.05707).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Hierarchical:
     """See the module; ranges are in ``HierarchicalCredit``."""
 
     agent_weights: Mapping[str, float] = field(default_factory=dict)
-    """By agent name or pattern; an agent's own name counts first, then the first pattern that it fits; else it is 1."""
+    """By agent name or pattern; an agent's own name comes first, then the first pattern that it fits; otherwise 1."""
 
     def __call__(self, trajectories_G: Sequence[Trajectory]) -> list[list[Credit]]:
         """See ``CreditScheme``."""

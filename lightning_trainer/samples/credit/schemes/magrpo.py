@@ -6,9 +6,9 @@ the joint reward ``r_t`` of turn ``t`` (the sum over all agents),
     R_t = sum_{t' >= t} r_t' + R          joint return          A_{i,t} = R_t - mean over the group's R_t
 
 This scheme gives ``R_t`` and says with whom it is compared: the same agent at the same turn (``Credit.peers``). The
-estimator takes off the mean: ``grpo`` with ``normalize_by_std = false`` is the paper's, and that of its code (CoMLRL);
-AT-GRPO (arXiv 2510.11062) divides by the deviation. A turn of an agent is counted along its own parent edges, so
-parallel branches take the same turns. One row a transition.
+estimator subtracts the mean: ``grpo`` with ``normalize_by_std = false`` is the paper's and its code's (CoMLRL); AT-GRPO
+(arXiv 2510.11062) divides by the deviation. An agent's turns are counted along its own parent edges, so parallel
+branches have the same turn numbers. One row per transition.
 """
 
 from collections.abc import Sequence

@@ -28,14 +28,15 @@ SCHEMES: Mapping[str, Callable[..., CreditScheme]] = {
     "magrpo": JointReturn,
     "gigpo": Gigpo,
 }
-"""Each takes its settings by name. Those that need a critic are ``TurnRewards`` until the trainer has its values."""
+"""Each takes its settings by name. Schemes that need a critic are not here but ``TurnRewards``: the trainer, which has
+the values, runs their formulas."""
 
 
 def credit_scheme(settings: CreditSettings | Mapping[str, Any]) -> CreditScheme:
     """Return the configured scheme.
 
     Raises:
-        CreditAssignmentError: there is none of this name; the message lists those there are.
+        CreditAssignmentError: no scheme has this name; the message lists those that exist.
     """
     try:
         named_scheme(settings)

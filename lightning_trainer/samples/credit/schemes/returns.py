@@ -38,7 +38,7 @@ def tree_returns(
 
 
 def leaves_first(parents: Sequence[int | None]) -> list[int]:
-    """Return the indices so that each comes before its parent; a loop, since chains beat any recursion limit."""
+    """Return the indices, each before its parent's; by a loop, since chains can exceed any recursion limit."""
     awaited = [0] * len(parents)
     for parent in parents:
         if parent is not None:

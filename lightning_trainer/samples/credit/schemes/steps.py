@@ -1,7 +1,7 @@
 """Per-step rewards: every transition is credited with the reward that it was given itself, and with nothing else.
 
-Formula: ``r_t``; one row a transition. For rewards that are complete by themselves (a tool call that parses, a judge of
-single answers): nothing later counts. Source: process supervision without its sum, Shao et al., DeepSeekMath (arXiv
+Formula: ``r_t``; one row per transition. For rewards that are complete by themselves (a tool call that parses, a judge
+of single answers): nothing later counts. Source: process supervision without its sum, Shao et al., DeepSeekMath (arXiv
 2402.03300), section 4.1.3; the bandit case ``gamma = 0`` of Sutton & Barto, 2nd ed., section 3.3.
 """
 

@@ -1,6 +1,6 @@
 """Terminal-reward credit: the reward of the attempt is broadcast to each of its transitions.
 
-One row an attempt and agent: however many calls an attempt took, it is compared with the others once. Rewards of
+One row per attempt and agent: however many calls an attempt took, it is compared with the others once. Rewards of
 single steps are not used. Source: outcome supervision, Shao et al., DeepSeekMath (arXiv 2402.03300), section 4.1.2.
 """
 

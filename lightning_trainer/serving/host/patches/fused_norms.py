@@ -1,8 +1,9 @@
 """RMS norms on CPUs by vLLM's own fused kernel, instead of six operations of PyTorch.
 
-vLLM has the kernel for CPUs and offers it to GPUs alone. Without it a pass of 70 rows of SmolLM2-135M spends a third of
+vLLM has the kernel for CPUs, but offers it only to GPUs. Without it a pass of 70 rows of SmolLM2-135M spends a third of
 its time in norms, most of that waking threads, once for each operation. The kernel rounds once, at the end, as the
-trainer does. Registered through vLLM's own extension point for operations (``vllm.ir``), and chosen by the platform.
+trainer does. It is registered through vLLM's own extension point for operations (``vllm.ir``), and the platform chooses
+it.
 
 vLLM 0.31.0 (``vllm/kernels/vllm_c.py``: ``supported=GPGPU_DEVICE``). Upstream: we know of no issue.
 """
@@ -13,11 +14,11 @@ import torch
 
 PROVIDER = "lightning"
 _LANES = 16
-"""Numbers that the kernel takes at a time."""
+"""Numbers that the kernel processes at a time."""
 
 
 def supports(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
-    """Return whether the kernel computes it: whole rows one after the other, in the weight's own precision."""
+    """Whether the kernel can compute this norm: of whole rows, contiguous in memory, in the weight's own precision."""
     return (
         variance_size is None
         and weight is not None
@@ -34,7 +35,7 @@ def supports_with_residual(
     epsilon: float,
     variance_size: int | None = None,
 ) -> bool:
-    """Return the same of a norm over a sum."""
+    """Whether the kernel can compute this norm of a sum."""
     return supports(x, weight, epsilon, variance_size) and x_residual.is_contiguous() and x_residual.dtype == x.dtype
 
 
@@ -60,7 +61,7 @@ def fused_add_rms_norm(
 
 
 def use_for_vllm() -> None:
-    """Offer them to vLLM, before its own; what they do not support goes on to those."""
+    """Register the two kernels with vLLM, ahead of its own, which compute what these do not support."""
     from vllm import ir
     from vllm.config.kernel import IrOpPriorityConfig
     from vllm.platforms import current_platform

@@ -1,4 +1,4 @@
-"""Sampling on CPUs by inversion: one uniform number a row instead of one exponential a vocabulary entry.
+"""Sampling on CPUs by inversion: one uniform number per row, instead of one exponential per vocabulary entry.
 
 vLLM draws ``argmax(p / q)`` with ``q`` exponential, which needs no synchronization on a GPU; on a CPU the generator is
 serial and the draw takes 60 ms of every step of 64 rows (SmolLM2's vocabulary). Inverting the cumulative sum samples
@@ -18,11 +18,11 @@ _BELOW_ONE = 1 - 2**-40
 
 
 def sample_by_inversion(logits: torch.Tensor) -> torch.Tensor:
-    """Return one token id a row, ``[B]``, from ``softmax(logits)``; ``logits`` is ``[B, V]``.
+    """Return one token id per row, ``[B]``, from ``softmax(logits)``; ``logits`` is ``[B, V]``.
 
-    An entry of probability zero (masked by top-k, top-p or a grammar) is never drawn. A row that leaves nothing (all of
-    it masked, or NaN) gives 0, as vLLM's formula does: a grammar that allows no token refuses that one, which ends the
-    one request that asked for it.
+    An entry of probability zero (masked by top-k, top-p or a grammar) is never drawn. A row with nothing to draw (all
+    of it masked, or NaN) gives 0, as vLLM's formula does: a grammar that allows no token refuses token 0 too, which
+    ends only the request that asked for the grammar.
     """
     probabilities_BV = logits.softmax(dim=-1, dtype=torch.float32)
     rows, vocabulary = probabilities_BV.shape
@@ -40,12 +40,12 @@ def sample_by_inversion(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _first_beyond(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return per row the first index whose sum exceeds the target: its own share is greater than zero."""
+    """Return, per row, the first index whose sum exceeds the target; its own share is therefore greater than zero."""
     return torch.searchsorted(sums, torch.minimum(targets, sums[:, -1:] * _BELOW_ONE), right=True)
 
 
 def use_for_vllm() -> None:
-    """Put it in the place of vLLM's own sampler on CPUs; requests with a seed of their own keep vLLM's."""
+    """Replace vLLM's own sampler on CPUs; requests with a seed of their own keep vLLM's."""
     from vllm.v1.sample.ops import topk_topp_sampler
 
     if hasattr(topk_topp_sampler, "compiled_random_sample"):

@@ -1,14 +1,14 @@
-"""Mixtures of experts with adapters on CPUs: experts are computed by the kernel that knows of no adapters.
+"""Mixtures of experts with adapters on CPUs: the kernel without support for adapters computes the experts.
 
-vLLM takes Triton's kernel for experts as soon as there may be adapters, and CPUs do not have it. No adapter of ours
-changes experts (``weight_file.linear_layers``), so the kernel without does.
+vLLM chooses Triton's kernel for experts whenever adapters are enabled, and CPUs do not have it. Our adapters do not
+change experts (``weight_file.linear_layers``), so the kernel without support for adapters is enough.
 
 vLLM 0.31.0 (``select_unquantized_moe_backend``). Upstream: we know of no issue.
 """
 
 
 def use_for_vllm() -> None:
-    """Tell the choice of the kernel that there are no adapters."""
+    """Make vLLM choose the kernel as if there were no adapters."""
     from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 
     check = FusedMoEConfig.__post_init__

@@ -1,11 +1,11 @@
 """Adapters on CPUs: two matrix products per adapter in a batch, instead of a copy of its matrices per token.
 
-vLLM's way on CPUs gathers the matrices of every row's adapter before it multiplies (``torch_ops.lora_ops``): of a batch
-of 64 rows, 64 copies, and most of the time of a pass. The rows of a batch run on few adapters, so here each
-adapter's rows are multiplied at once. Rows that run on none are left alone; vLLM's gather reads -1, which stands for
-none, as the last adapter.
+On CPUs vLLM gathers the matrices of every row's adapter before it multiplies (``torch_ops.lora_ops``): 64 copies for a
+batch of 64 rows, which take most of the time of a pass. The rows of a batch run on few adapters, so here all rows of
+one adapter are multiplied at once. Rows without an adapter are left alone; vLLM's gather reads their index, -1, as that
+of the last adapter.
 
-vLLM 0.31.0 (``PunicaWrapperCPU``). Upstream, of the -1 alone: https://github.com/vllm-project/vllm/pull/48421.
+vLLM 0.31.0 (``PunicaWrapperCPU``). Upstream, about the -1 only: https://github.com/vllm-project/vllm/pull/48421.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ class AdapterRows(NamedTuple):
     """Rows of a batch that one adapter is added to."""
 
     slot: int
-    """Where its matrices lie."""
+    """The index of its matrices among the stacked ones."""
     rows: slice | torch.Tensor
 
 
 def rows_by_adapter(slots: torch.Tensor) -> list[AdapterRows]:
-    """Return what runs on which adapter.
+    """Return the rows of each adapter in a batch.
 
     Args:
-        slots: ``[T]``, one for each row; -1: none.
+        slots: ``[T]``, the adapter's slot for each row; -1: none.
     """
     found, counts = torch.unique_consecutive(slots, return_counts=True)
     if len(found) == len(set(found.tolist())):
@@ -49,8 +49,8 @@ def add_adapters(
     Args:
         y: ``[T, sum of out]``: the layer's output, whose slices lie side by side (as those of q, k and v).
         x: ``[T, in]``.
-        a_stacked: of each slice ``[slots, 1, rank, in]``.
-        b_stacked: of each slice ``[slots, 1, out, rank]``.
+        a_stacked: for each slice ``[slots, 1, rank, in]``.
+        b_stacked: for each slice ``[slots, 1, out, rank]``.
     """
     for slot, rows in batch:
         x_rows, begin = x[rows], 0
@@ -66,11 +66,11 @@ def add_adapters(
 
 
 def use_for_vllm() -> None:
-    """Put it in the place of vLLM's own way on CPUs."""
+    """Replace vLLM's own computation on CPUs."""
     from vllm.lora.punica_wrapper import punica_cpu
 
     class GroupedPunica(punica_cpu.PunicaWrapperCPU):
-        """Groups the rows once a batch, for all of its layers."""
+        """Groups the rows once per batch, for all layers."""
 
         def update_metadata(self, *args, **kwargs) -> None:
             super().update_metadata(*args, **kwargs)

@@ -1,6 +1,6 @@
-"""A probe that both sides scored: whether trainer and engine agree, and whether the engine moved with the trainer.
+"""Compares a probe's scores by trainer and engine: whether they agree, and whether the engine moved with the trainer.
 
-Each of a policy's versions is compared with the trainer's scores, and with the versions before it.
+The engine's scores of each version of a policy are compared with the trainer's, and with those of earlier versions.
 """
 
 import math
@@ -41,7 +41,7 @@ def compare(ours: Rows, theirs: Rows) -> ProbeAgreement:
     return ProbeAgreement(max(differences), math.fsum(differences) / len(differences))
 
 
-# Did the engine move when the trainer did? Finds weights that never arrived, where agreement alone cannot.
+# Did the engine move when the trainer did? This finds weights that never arrived, which agreement alone cannot find.
 #
 # A small step may change the probe by less than the tolerance that bfloat16 needs; then stale weights agree as well
 # as fresh ones. But they do not *move*. Over the N tokens of a probe that both sides scored for the version before
@@ -57,8 +57,8 @@ def compare(ours: Rows, theirs: Rows) -> ProbeAgreement:
 # The last condition keeps rounding from looking like staleness: noise in d shrinks the slope to S / (S + var(d
 # noise)), and var(d noise) <= 2 rms(noise)^2, so with it the slope of loaded weights is 3/4 or more. An engine that
 # repeats every number to the last bit while the trainer's changed needs no such margin: its scoring is deterministic,
-# so its weights are the same. How many tokens a probe needs follows from it (``training.probe``). The publisher
-# measures from the last version that was decisive, so a standstill over many small steps is found once they add up.
+# so its weights are the same. How many tokens a probe needs follows from this condition (``training.probe``). Movement
+# is also measured from the last decisive version, so a standstill over many small steps is found once they add up.
 
 _STALE_BELOW = 0.5
 _STANDARD_ERRORS = 4.0
@@ -112,25 +112,25 @@ def _flat(rows: Rows) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What scoring a publication showed."""
+    """The result of scoring a publication's probe."""
 
     reason: str | None
-    """Why it must not be served."""
+    """Why the publication must not be served; None if it may be."""
     scored: Scored
     agreement: ProbeAgreement
     movement: ProbeMovement | None
-    """Only where it was decisive."""
+    """None if it was not decisive."""
 
 
 class ProbeHistory:
-    """Remembers the version before, and the last one that was far enough away to decide."""
+    """Remembers the previous version, and the last one whose movement was decisive."""
 
     def __init__(self) -> None:
         self._last: tuple[Probe, Scored] | None = None
         self._anchor: tuple[Probe, Scored] | None = None
 
     def judge(self, publication: Publication, engine_scores: Rows) -> Verdict:
-        """Compare what the engine makes of the probe; nothing is remembered before ``accept``."""
+        """Compare the engine's scores of the probe; only ``accept`` remembers them."""
         scored = Scored(publication.probe.logprobs, engine_scores)
         agreement = compare(scored.trainer, scored.engine)
         moved = self._measure_movement(publication.probe, scored)
@@ -142,19 +142,19 @@ class ProbeHistory:
         return Verdict(reason, scored, agreement, moved)
 
     def accept(self, publication: Publication, verdict: Verdict) -> None:
-        """Measure the versions after from this one."""
+        """Remember the version, from which the movement of later ones is measured."""
         self._last = (publication.probe, verdict.scored)
         if self._anchor is None or self._anchor[0].token_ids != publication.probe.token_ids or verdict.movement:
             self._anchor = self._last
 
     def served_scores(self, probe: Probe) -> Rows | None:
-        """Return what the engine made of the probe under the version that is served, where that is known."""
+        """Return the engine's scores of the probe under the served version; None if they are not known."""
         if self._last is not None and self._last[0].token_ids == probe.token_ids:
             return self._last[1].engine
         return None
 
     def _measure_movement(self, probe: Probe, scored: Scored) -> ProbeMovement | None:
-        """Measure against the version before, and against the last one that was far enough away to decide."""
+        """Measure the movement since the previous version, and since the last one whose movement was decisive."""
         measured = [
             measure_movement(origin, scored)
             for origin_probe, origin in filter(None, (self._last, self._anchor))

@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens, from the engine itself.
 
-The sequences go through one at a time and past the prefix cache (vLLM does not read it for prompt logprobs), so the
-same weights give the same numbers every time. Each costs a pass through the model: few long ones are cheaper.
+The sequences are scored one at a time and without the prefix cache (vLLM does not read it for prompt logprobs), so the
+same weights give the same numbers every time. Each costs a pass through the model, so a few long ones are cheaper.
 """
 
 import itertools
@@ -40,7 +40,7 @@ async def score(engine: Any, token_ids: Sequence[Sequence[int]], adapter: Any = 
 
 
 def refusal(token_ids: Sequence[Sequence[int]], *, vocabulary: int, max_model_len: int) -> str | None:
-    """Return why the engine cannot score these, or None. An id beyond the vocabulary would kill it."""
+    """Return why the engine cannot score the sequences, or None. An id beyond the vocabulary would kill the engine."""
     for index, ids in enumerate(token_ids):
         if not 2 <= len(ids) < max_model_len:
             return f"sequence {index} has {len(ids)} tokens; 2 to {max_model_len - 1} can be scored"

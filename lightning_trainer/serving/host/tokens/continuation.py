@@ -1,10 +1,10 @@
-"""Prompts that repeat what was sampled get the ids that were sampled: vLLM's tokenizing and answering, watched.
+"""Gives a prompt that repeats a sampled text the ids that were sampled, by wrapping two of vLLM's methods.
 
 vLLM (0.31.0) renders messages to text and tokenizes all of it, so an answer that the model wrote as ``th`` ``e`` comes
-back as ``the``: the prompt parts from what was sampled, and no turn extends the one before. There is no option for it.
-Two methods of the engine are wrapped, on the one object and not on its class: the renderer's step from text to ids
-(``BaseRenderer._tokenize_prompt_async``), and ``generate``, whose outputs are the ids to remember. The engine is given
-the ids as a prompt like any other, so what it reports as the prompt is what it saw.
+back as ``the``: the prompt differs from what was sampled, and no turn extends the previous one. vLLM has no option
+against this. Two methods are wrapped, on the engine's own objects and not on their classes: the renderer's step from
+text to ids (``BaseRenderer._tokenize_prompt_async``), and ``generate``, whose outputs are the ids to remember. The
+engine gets the ids as a prompt like any other, so what it reports as the prompt is what it saw.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from lightning_trainer.serving.host.tokens.conversations import Conversations, R
 logger = logging.getLogger(__name__)
 
 OWNER_HEADER = "x-lightning-conversation"
-"""On a request: whose conversation it is part of. Without it nothing is remembered and nothing kept."""
+"""On a request: the owner of its conversation. Without this header nothing is remembered and nothing kept."""
 KEPT_HEADER = "x-lightning-kept-tokens"
-"""On an answer: how many tokens the prompt begins with that stand as they were, where tokenizing gave others."""
+"""On an answer: the number of leading prompt tokens that were kept as sampled, because tokenizing gave others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Turn:
 
 
 current_turn: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("turn", default=None)
-"""Of the request that the running task answers."""
+"""The turn of the request that the running task answers."""
 
 
 def begin_turn(headers: Sequence[tuple[bytes, bytes]]) -> Turn | None:
-    """Say whose request this task goes on with, from its headers."""
+    """Set the turn that this task answers, from its request's headers, and return it; None if they name no owner."""
     name = OWNER_HEADER.encode("latin-1")
     owner = next((value.decode("latin-1") for key, value in headers if key == name), None)
     turn = None if owner is None else Turn(owner)
@@ -57,10 +57,10 @@ def begin_turn(headers: Sequence[tuple[bytes, bytes]]) -> Turn | None:
 
 
 def keep_sampled_ids(engine: Any) -> None:
-    """Have an ``AsyncLLM`` go on with the ids that it sampled.
+    """Make an ``AsyncLLM`` continue conversations with the ids that it sampled.
 
     Raises:
-        EngineError: this vLLM has no such methods.
+        EngineError: this vLLM lacks the methods to wrap.
     """
     from transformers import PreTrainedTokenizerBase
 
@@ -89,7 +89,7 @@ class _TokenKeeper:
             ) from error
 
     async def tokenize(self, prompt: Mapping[str, Any], params: Any) -> Any:
-        """Wraps ``_tokenize_prompt_async``."""
+        """Wrap ``_tokenize_prompt_async``."""
         tokens = await self._tokenize(prompt, params)
         turn = current_turn.get()
         if turn is None or _bound_to_its_tokens(prompt, params, tokens):
@@ -98,7 +98,7 @@ class _TokenKeeper:
         if beginnings := self._conversations.beginnings(turn.owner, text):
             found = await self._run(continued, text, ids, beginnings, self._encode, self._decode)
             longest = params.max_input_tokens
-            # As sampled, words may need more tokens: a prompt that fits must not be refused for that.
+            # Sampled words may have more tokens than tokenized ones: a prompt that fits must not be refused for that.
             if found is not None and (longest is None or len(found[1]) <= longest):
                 after, continued_ids = found
                 if continued_ids != ids:
@@ -108,7 +108,7 @@ class _TokenKeeper:
         return tokens
 
     def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> AsyncGenerator[Any]:
-        """Wraps ``AsyncLLM.generate``."""
+        """Wrap ``AsyncLLM.generate``."""
         outputs = self._generate(prompt, sampling_params, request_id, **options)
         turn = current_turn.get()
         if turn is None or not isinstance(prompt, Mapping):
@@ -131,7 +131,7 @@ class _TokenKeeper:
                     answers.setdefault(choice.index, []).extend(choice.token_ids)
                     if choice.finish_reason in ("stop", "length"):
                         ended.add(choice.index)
-                # Before the caller has the end of the answer: what comes next may repeat it.
+                # Remember it before the caller has the end of the answer: the caller's next prompt may repeat it.
                 if output.finished and len(ended) == sampling_params.n:
                     await self._remember(owner, prompt, [answers[index] for index in sorted(answers)])
                 yield output
@@ -142,7 +142,7 @@ class _TokenKeeper:
         self._conversations.remember(owner, prompt.text, prompt.ids, told, after=prompt.after)
 
     async def _run(self, work: Any, *arguments: Any) -> Any:
-        """Run in the thread that tokenizes: a tokenizer is not to be used by two at once."""
+        """Run work in the thread that tokenizes: two threads must not use a tokenizer at once."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *arguments))
 
     def _encode(self, text: str) -> list[int]:
@@ -153,7 +153,7 @@ class _TokenKeeper:
 
 
 def _bound_to_its_tokens(prompt: Mapping[str, Any], params: Any, tokens: Mapping[str, Any]) -> bool:
-    """Whether something else than the text says what the tokens are: images, a cut by number, offsets in the text."""
+    """Whether the tokens are tied to more than the text: images, truncation to a number, or offsets in the text."""
     return bool(
         prompt.get("multi_modal_data") or params.truncate_prompt_tokens is not None or "prompt_token_offsets" in tokens
     )

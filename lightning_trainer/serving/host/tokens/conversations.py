@@ -1,11 +1,12 @@
-"""What conversations said, with the ids that said it: a turn that repeats the words gets the ids that were sampled.
+"""The texts of conversations with their ids: a turn that repeats a text gets the ids that were sampled for it.
 
-A chat template writes the history anew as text, and a tokenizer may cut the same words into other ids than the model
-sampled. Invariants: ids are only given to the owner that they were sampled for; only in front of text that begins with
-exactly the text that they stand for; never for text that decoding could not tell for sure (partial characters).
+A chat template renders the whole history to text for each turn, and a tokenizer may split the same words into other ids
+than the model sampled. Invariants: ids are given only to the owner that they were sampled for, only for a prompt that
+begins with exactly the text that they stand for, and never for a text that decoding left uncertain (partial
+characters).
 
-Each owner has a tree. Its nodes are prompts and answers in turn, each with its text and ids; the path from the root to
-a node is one conversation as the engine saw it. What turns share is held once.
+Each owner has a tree, whose nodes are alternately prompts and answers, each with its text and ids; the path from the
+root to a node is one conversation as the engine saw it. What turns share is stored once.
 """
 
 import sys
@@ -15,12 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-"""What decoding writes for bytes that are not a whole character; two different sequences may then read the same."""
+"""The character that decoding writes for bytes that form no whole one; different ids may then have the same text."""
 _LIMIT_BYTES = 256 * 2**20
 _NODE_BYTES = 400
 _TRIES = 4
 _DECODED_BEFORE = 8
-"""Tokens of the prompt that are decoded with an answer: some tokenizers write a text's first token differently."""
+"""Tokens of the prompt that are decoded with its answer: some tokenizers write a text's first token differently."""
 
 Encode = Callable[[str], list[int]]
 Decode = Callable[[Sequence[int]], str]
@@ -36,7 +37,7 @@ class _Node:
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Return the approximate size in bytes."""
         return _NODE_BYTES + sys.getsizeof(self.text) + len(self.ids) * self.ids.itemsize
 
     def child(self, text: str, ids: array, sampled: bool) -> "_Node | None":
@@ -61,7 +62,7 @@ class Remembered:
 
     @property
     def ids(self) -> list[int]:
-        """What the engine saw and sampled for these characters."""
+        """Return the ids that the engine saw and sampled for these characters."""
         path, node = [], self._node
         while node is not None:
             path.append(node)
@@ -70,23 +71,23 @@ class Remembered:
 
 
 class Conversations:
-    """Complete answers of late, by owner; those that were used longest ago are forgotten first. One event loop only.
+    """Recent complete answers by owner; the owners not used for longest are forgotten first. One event loop only.
 
     Args:
-        limit_bytes: of memory for all of them together, about.
+        limit_bytes: approximate limit on the memory of all of them together.
     """
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._of: OrderedDict[str, _Conversation] = OrderedDict()
         self.size = 0
-        """Bytes, about."""
+        """Approximate size in bytes."""
 
     def __len__(self) -> int:
         return len(self._of)
 
     def beginnings(self, owner: str, text: str) -> list[Remembered]:
-        """Return the beginnings of ``text`` that end with an answer, the longest first and of equals the newest."""
+        """Return the beginnings of ``text`` that end with an answer: longest first, among equals the newest first."""
         conversation = self._of.get(owner)
         if conversation is None:
             return []
@@ -101,7 +102,7 @@ class Conversations:
                     open_nodes.append((child, end))
                     if child.sampled:
                         found.append(Remembered(end, child, conversation))
-        # Newer answers stand behind older ones among a prompt's children; sorting leaves equals in the order it finds.
+        # A prompt's newer answers come after its older ones, hence the reversal; sorting keeps the order of equals.
         found.reverse()
         return sorted(found, key=lambda one: one.characters, reverse=True)
 
@@ -114,12 +115,12 @@ class Conversations:
         *,
         after: Remembered | None = None,
     ) -> None:
-        """Note a call that was answered to its end.
+        """Remember a call whose answer is complete.
 
         Args:
-            prompt: all of it, as text.
-            answers: text and ids of each choice; the first of equals is the one that is found again.
-            after: the beginning of the prompt whose ids are the first of ``prompt_ids``.
+            prompt: the whole prompt as text.
+            answers: text and ids of each choice; of choices with equal text, the first one is found again.
+            after: the remembered beginning of the prompt, if ``prompt_ids`` begin with its ids.
         """
         conversation = self._of.setdefault(owner, _Conversation())
         self._of.move_to_end(owner)
@@ -129,7 +130,7 @@ class Conversations:
             node, prompt, prompt_ids = after._node, prompt[after.characters :], prompt_ids[len(after.ids) :]
         node = self._add(conversation, node, prompt, prompt_ids, sampled=False)
         for text, ids in reversed(answers):
-            # An answer without text would be found behind the same prompt asked once more.
+            # An answer without text would be found when the same prompt is asked again.
             if text and REPLACEMENT not in text:
                 self._add(conversation, node, text, ids, sampled=True)
         self.size += conversation.size - before
@@ -152,7 +153,7 @@ class Conversations:
 
 
 def answer_text(prompt_ids: Sequence[int], answer_ids: Sequence[int], decode: Decode) -> str:
-    """Return what an answer adds to its prompt's text."""
+    """Return the text that an answer adds to its prompt's; ``REPLACEMENT`` if that cannot be told."""
     before = list(prompt_ids[-_DECODED_BEFORE:])
     head, whole = decode(before), decode([*before, *answer_ids])
     return whole.removeprefix(head) if whole.startswith(head) else REPLACEMENT
@@ -161,16 +162,17 @@ def answer_text(prompt_ids: Sequence[int], answer_ids: Sequence[int], decode: De
 def continued(
     text: str, tokenized: Sequence[int], beginnings: Sequence[Remembered], encode: Encode, decode: Decode
 ) -> tuple[Remembered, list[int]] | None:
-    """Return the ids of a prompt that begins with ids of old, where that is certain to be the same text.
+    """Return the first beginning whose ids can be kept, and the prompt's ids with them; None if there is none.
 
-    It is where the tokenizer cuts the text at the same place by itself, which leaves the ids of the rest what they are
-    (a special token does that; the middle of a word does not), and where both decode to the same.
+    The new ids must certainly stand for the same text. They do if the tokenizer splits the text at the end of the
+    beginning by itself, so that the rest has the same ids (there is such a split at a special token, not in the middle
+    of a word), and if the new ids decode to the same text as the tokenizer's.
 
     Args:
         tokenized: the ids of ``text`` as the tokenizer makes them.
-        beginnings: of ``text``, the best first.
-        encode: without special tokens of its own.
-        decode: with special tokens.
+        beginnings: beginnings of ``text``, the best first.
+        encode: encodes without adding special tokens.
+        decode: decodes with special tokens.
     """
     expected = None
     for beginning in beginnings[:_TRIES]:

@@ -1,9 +1,9 @@
 """In the engine's process: which experts each token went through, delivered with the response.
 
-vLLM can do it (``--enable-return-routed-experts``): a capture in each MoE layer's router, a store of whole blocks that
-lives as long as the prefix cache, so that the positions of a cached prompt have theirs too, and
-``CompletionOutput.routed_experts``. It wires that to model runner V2 alone, which needs Triton. Where there is none, as
-on CPUs, the same parts are driven from here by model runner V1.
+vLLM can do this (``--enable-return-routed-experts``). It has a capture in each MoE layer's router, a store of whole
+blocks that lives as long as the prefix cache (so that the positions of a cached prompt have their experts too), and
+``CompletionOutput.routed_experts``. But it connects them only to model runner V2, which needs Triton. Without Triton,
+as on CPUs, this module makes model runner V1 use the same parts.
 
 vLLM 0.31.0 (``VllmConfig._verify_aux_output_compatibility``). Upstream: we know of no issue.
 """
@@ -18,20 +18,20 @@ from lightning_trainer.errors import EngineError
 Wanted: TypeAlias = bool | Literal["auto"]
 
 LIMIT_BYTES = 1 << 24
-"""Of one response's; 43,000 tokens of 48 layers with 8 experts each. A longer one goes out without."""
+"""Limit on one response's experts: 43,000 tokens of 48 layers with 8 experts each. A longer one goes out without."""
 
 _log = logging.getLogger(__name__)
 _CONNECTOR = "lightning_routed_experts"
 
 
 def enable(config: Any, wanted: Wanted) -> None:
-    """Switch it on in a ``VllmConfig`` that is made, before the engine is.
+    """Switch the recording on in a finished ``VllmConfig``, before the engine is made.
 
     Args:
-        wanted: "auto" is wherever the model has experts and vLLM can tell them.
+        wanted: "auto" switches it on if the model has experts and vLLM can report them.
 
     Raises:
-        EngineError: it is wanted, and this engine cannot give it.
+        EngineError: ``wanted`` is True, and this engine cannot report experts.
     """
     if wanted is False or config.aux_output_config.enabled:
         return
@@ -60,7 +60,7 @@ def _refusal(config: Any) -> str | None:
 
 
 def use_for_vllm() -> None:
-    """Have model runner V1 do with vLLM's parts what V2 does with them."""
+    """Make model runner V1 use vLLM's parts as V2 does."""
     from vllm.config import VllmConfig
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -75,7 +75,7 @@ def use_for_vllm() -> None:
     )
 
     def verify_for_v1(self) -> None:
-        # vLLM asks for V2 first and for all else after that.
+        # vLLM checks for V2 first, and for everything else after that; without V2, its other checks are made here.
         if self.use_v2_model_runner or not self.aux_output_config.enabled:
             return verify(self)
         parallel = self.parallel_config
@@ -122,7 +122,7 @@ def _connector(runner: Any, kv_cache_config: Any) -> Any:
 
 
 class _Step:
-    """What of V2's ``InputBatch`` vLLM's connector reads, of the batch that model runner V1 has just run."""
+    """The fields of V2's ``InputBatch`` that vLLM's connector reads, for the batch that model runner V1 just ran."""
 
     def __init__(self, runner: Any) -> None:
         requests = runner.input_batch.num_reqs

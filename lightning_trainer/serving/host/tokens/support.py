@@ -1,10 +1,10 @@
 """In the engine's process: what each token was drawn from, recorded next to the sampler.
 
 vLLM has a path for it (``ModelRunnerOutput.sampling_masks`` to ``CompletionOutput.sampling_mask``), which is used here
-from end to end. Only its entrance is ours: vLLM's own, ``--return-sampling-mask``, needs model runner V2, which does
-not exist on CPUs; it refuses every request without a top_k, and spells out each set as a list of ids, which for free
+from end to end. Only its entrance is ours, because vLLM's own, ``--return-sampling-mask``, needs model runner V2, which
+does not exist on CPUs, refuses every request without a top_k, and spells out each set as a list of ids, which for free
 text inside a JSON string is the whole vocabulary at each token. Here the sets take the forms of
-``lightning_trainer.sampling``, and one that the response has had before is named by its number.
+``lightning_trainer.sampling``, and a set that the response has had before is named by its number.
 
 The path carries lists of integers, one per token:
 
@@ -14,9 +14,9 @@ The path carries lists of integers, one per token:
     [-3]                    left out: the sets of the response take more than LIMIT_BYTES
     [id, id ...]            these entries, as vLLM itself writes it
 
-The entries that are still finite after all other processing of the logits are what was left: a grammar, allowed and bad
-words, min_tokens, min-p, top-k, and top-p set what they take away to minus infinity. Requests that use none of these
-are not examined.
+The token was drawn from the entries that are still finite after all processing of the logits: a grammar, allowed and
+bad words, min_tokens, min-p, top-k, and top-p set the entries that they take away to minus infinity. Requests that use
+none of these are not examined.
 
 vLLM 0.31.0 (``InputProcessor``, ``VllmConfig._verify_sampling_replay_config``). Upstream: we know of no issue.
 """
@@ -107,8 +107,8 @@ class NotedRows:
     by_row: Mapping[int, np.ndarray]
 
     def slice_request(self, row: int, tokens: int) -> Any:
-        """Return what a row was drawn from, in vLLM's form; None if nothing restricts the row, or not one token was
-        sampled."""
+        """Return what a row was drawn from, in vLLM's form; None if nothing restricts the row, or if the number of its
+        sampled tokens is not 1."""
         from vllm.v1.outputs import SamplingMaskLists
 
         noted = self.by_row.get(row)
@@ -119,7 +119,7 @@ def note_rows(logits: Any, noted_by_row: Mapping[int, Noted]) -> NotedRows:
     """Note the rows of a batch.
 
     Args:
-        logits: torch's, ``[B, V]``, or log-probabilities; minus infinity marks what was taken away.
+        logits: a torch tensor ``[B, V]`` of logits or log-probabilities; minus infinity marks what was taken away.
         noted_by_row: the rows that are sampled and restricted, with their responses' earlier sets.
     """
     rows, vocabulary = list(noted_by_row), logits.shape[-1]
@@ -135,7 +135,7 @@ def note_rows(logits: Any, noted_by_row: Mapping[int, Noted]) -> NotedRows:
 
 
 def use_for_vllm() -> None:
-    """Feed vLLM's path with what the sampler leaves, for either of its model runners."""
+    """Feed vLLM's path with the entries that the sampler leaves, for either of vLLM's model runners."""
     from vllm.platforms import current_platform
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -146,7 +146,7 @@ def use_for_vllm() -> None:
 
     def deliver(self, *args, **kwargs) -> None:
         initialize(self, *args, **kwargs)
-        # Not with vLLM's own switch, which would refuse greedy requests and those without a top_k.
+        # vLLM's own switch is not used: it would refuse greedy requests and those without a top_k.
         self.return_sampling_mask = True
 
     Scheduler.__init__ = deliver
@@ -163,7 +163,7 @@ def _use_for_runner_v1() -> None:
 
     def keep_logits(self, logits, *args, **kwargs):
         sampled, processed = sample_logits(self, logits, *args, **kwargs)
-        # A greedy batch whose log-probabilities nobody asked for has none, and its logits are unchanged.
+        # A greedy batch of which no request asked for log-probabilities has none, and its logits are unchanged.
         self.left = logits if processed is None else processed
         return sampled, processed
 
@@ -188,7 +188,7 @@ def _use_for_runner_v1() -> None:
 
 
 def _restricted_rows(runner: Any) -> dict[int, Noted]:
-    """Return the restricted rows, except those still in their prompt, where what is sampled is thrown away."""
+    """Return the restricted rows, except those still in their prompt, whose sampled tokens are thrown away."""
     batch = runner.input_batch
     unfinished = runner.discard_request_mask.np
     rows: dict[int, Noted] = {}
@@ -225,7 +225,7 @@ def _use_for_runner_v2() -> None:
 def packed_rows(bits_RB: np.ndarray, counts: list[int], vocabulary: int) -> list[np.ndarray]:
     """Return the words that stand for each row's set.
 
-    A row of which a grammar leaves nothing has count 0, and so has one that sampled nothing, which is never asked for.
+    A row has count 0 if a grammar leaves nothing of it, or if it sampled nothing; the latter is never asked for.
     """
     return [
         _words() if count == vocabulary else new_set(packed_pattern(bits, count, vocabulary))

@@ -1,17 +1,18 @@
-"""In the host's process: what a response's tokens were drawn from goes out with the response, where the caller asks.
+"""In the host's process: sends what a response's tokens were drawn from with the response, if the caller asks for it.
 
 The gateway asks with the header ``x-lightning-support``. A whole answer then ends with one more field, and a stream has
 one more event, right before the chunk that ends the choice:
 
     {..., "lightning_support": {"0": {"support": BASE64}, "1": {"unknown": "..."}}}
 
-by choice; a choice of which there is nothing to say has no entry, and one without ``support`` could have been anything
-at each token. ``unknown`` is a sentence: something outside of what can be written down had a hand in these tokens.
-``routed_experts`` is added where the engine tells them (``host/tokens/routed_experts.py``). The header on the answer
-says that the engine vouches for this, also where it says nothing of a choice.
+by choice; a choice without anything to report has no entry. ``unknown`` is a sentence that says why the supports are
+not known, for example because the request used a parameter that cannot be written down. Without ``support`` and
+``unknown``, each token could have been any of the vocabulary. ``routed_experts`` is added if the engine reports them
+(``host/tokens/routed_experts.py``). The same header on the answer says that the engine vouches for all this, also for a
+choice without an entry.
 
-vLLM puts pieces of a stream together where they come faster than they are read, and loses what they were drawn from; it
-is made to keep that.
+vLLM merges pieces of a stream that come faster than they are read, and loses what they were drawn from; a wrapper of
+``RequestOutput.add`` keeps that.
 
 vLLM 0.31.0 (``RequestOutput.add``). Upstream: we know of no issue.
 """
@@ -38,10 +39,10 @@ FIELD = "lightning_support"
 
 _UNDERSTOOD = frozenset(
     (
-        # what the trainer computes with, and what the sets hold
+        # what the trainer computes with, and what the sets contain
         *("temperature", "logit_bias", "presence_penalty", "frequency_penalty", "repetition_penalty"),
         *("top_p", "top_k", "min_p", "structured_outputs", "allowed_token_ids", "bad_words", "min_tokens"),
-        # when it ends, how often it is done, and what is said about it: not what is drawn from
+        # when sampling ends, how often it is done, and what is reported of it: this does not change what is drawn from
         *("n", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens", "repetition_detection"),
         *("logprobs", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_logprob_start", "logprob_token_ids"),
         *("flat_logprobs", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind"),
@@ -53,12 +54,12 @@ _UNDERSTOOD = frozenset(
 
 @dataclass(slots=True)
 class Collected:
-    """Of one response: what is known of its choices and was not sent yet."""
+    """What is known about the choices of one response and has not been sent yet."""
 
     by_choice: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def add(self, output: Any, parameters: Any, vocabulary: int) -> None:
-        """Note the choices that have ended; of vLLM's ``RequestOutput`` and ``SamplingParams``."""
+        """Note the choices that have ended, from vLLM's ``RequestOutput`` and ``SamplingParams``."""
         for choice in output.outputs:
             if choice.finish_reason in (None, "error"):
                 continue
@@ -68,7 +69,7 @@ class Collected:
                 self.by_choice[str(choice.index)] = {**(said or {}), **_experts(choice, parameters)}
 
     def take(self) -> bytes | None:
-        """Return what there is to send as JSON, once."""
+        """Return what has not been sent yet as JSON, and forget it; None if there is nothing."""
         if not self.by_choice:
             return None
         taken, self.by_choice = self.by_choice, {}
@@ -79,10 +80,10 @@ _collected: ContextVar[Collected | None] = ContextVar("lightning_support", defau
 
 
 def read_masks(masks: Sequence[Sequence[int]], vocabulary: int) -> Support:
-    """Read what the engine's process wrote (``host/tokens/support.py``), one list a token.
+    """Read what the engine's process wrote (``host/tokens/support.py``), one list per token.
 
     Raises:
-        ValueError: it is too large, or names a set that is not there.
+        ValueError: the sets are too large, or a token names a set that was not sent.
     """
     index_of: dict[bytes, int] = {}
     numbered: list[int] = []  # the response's n-th set, as an index
@@ -127,7 +128,8 @@ def _said(masks: Sequence[Sequence[int]] | None, parameters: Any, vocabulary: in
 
 
 def _experts(choice: Any, parameters: Any) -> Mapping[str, str]:
-    """Return which experts the tokens went through, and take it from what vLLM says itself, in whole answers only."""
+    """Return which experts the tokens went through, and remove them from vLLM's own answer, which reports them only if
+    it is not streamed."""
     chosen, choice.routed_experts = choice.routed_experts, None
     if chosen is None or chosen.nbytes > EXPERTS_LIMIT_BYTES:
         return {}
@@ -138,7 +140,7 @@ def _experts(choice: Any, parameters: Any) -> Mapping[str, str]:
 
 
 def _beyond(parameters: Any) -> list[str]:
-    """Return the fields that are set and that nobody here knows the meaning of: a later vLLM may have more of them."""
+    """Return the fields that are set and whose meaning is not known here: a later vLLM may have more of them."""
     plain = _plain(type(parameters))
     return [
         name
@@ -153,7 +155,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _refuse_dead_end(output: Any) -> None:
-    """A grammar that allows no token at all ends its request; vLLM calls that an internal error and says no more."""
+    """Raise an error that says so if a grammar allowed no token at all; vLLM would report only an internal error."""
     from vllm.exceptions import VLLMValidationError
 
     for choice in output.outputs:
@@ -166,7 +168,7 @@ def _refuse_dead_end(output: Any) -> None:
 
 
 def use_for_engine(engine: Any) -> None:
-    """Listen to every response of the engine; it is noted for the request that it belongs to, if that one asked."""
+    """Watch every response of the engine, and note what its tokens were drawn from if its request asked for that."""
     from vllm.outputs import RequestOutput
 
     generate, add, vocabulary = engine.generate, RequestOutput.add, engine.model_config.get_vocab_size()
@@ -190,11 +192,11 @@ def use_for_engine(engine: Any) -> None:
 
 
 async def answer_with_support(app: App, scope: Message, receive: Receive, send: Send) -> None:
-    """Call the app, and send what was noted along with its answer."""
+    """Call the app, and send what was noted along with its answer, if the request asks for it."""
     if (HEADER, b"1") not in scope["headers"]:
         return await app(scope, receive, send)
     collected = Collected()
-    # The app runs in this context, and so does whatever tasks it makes for this request.
+    # The app runs in this context, and so do the tasks that it creates for this request.
     token = _collected.set(collected)
     try:
         await app(scope, receive, _Sending(send, collected))
@@ -203,7 +205,7 @@ async def answer_with_support(app: App, scope: Message, receive: Receive, send: 
 
 
 class _Sending:
-    """Adds an event to a stream at once, and a field to a whole answer when it has all of it."""
+    """Adds what was noted: to a stream as an event, at once; to a whole answer as a field, when all of it is there."""
 
     def __init__(self, send: Send, collected: Collected) -> None:
         self._send = send

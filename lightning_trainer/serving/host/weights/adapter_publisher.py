@@ -1,7 +1,7 @@
-"""The way of an adapter into the engine: check, load next to the old one, prove, and only then send requests to it.
+"""How an adapter gets into the engine: check, load next to the old one, prove, and only then send requests to it.
 
 Invariant: requests run only on adapters whose probe agreed, and each on one adapter from its first token to its last.
-Nothing is paused: what runs goes on with the adapter that it began with.
+Nothing is paused: running requests continue with the adapter that they began with.
 """
 
 import asyncio
@@ -38,12 +38,13 @@ from lightning_trainer.serving.publication import Publication, PublicationReport
 logger = logging.getLogger(__name__)
 
 _ASLEEP = "the engine sleeps; wake it first"
-"""It would not score a probe before it is awake, and could not be woken while it is asked to."""
+"""A publication is refused, because it would wait for its probe's scores until the engine is awake, and ``wake`` would
+wait for the publication."""
 
 
 @dataclass(slots=True)
 class _Policy:
-    """One policy: what its new requests run on (None: the model itself, version 0), and old versions alongside it."""
+    """One policy: the adapter of its new requests (None: the model itself, version 0), and the old ones next to it."""
 
     live: LoadedAdapter | None = None
     report: PublicationReport | None = None
@@ -79,13 +80,13 @@ class AdapterPublisher:
         self._policies = {name: _Policy() for name in model.policies}
         self._one_at_a_time = asyncio.Lock()
         self._rw_lock = RwLock()
-        """Closed while the engine sleeps, never for an adapter."""
+        """Closed while the engine sleeps, never for loading an adapter."""
         self._sleep = Sleep(engine, self._rw_lock)
         self._drain_timeout_s = drain_timeout_s
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """What is served, by policy."""
+        """Return the version that each policy serves."""
         return {name: policy.version for name, policy in self._policies.items()}
 
     @asynccontextmanager
@@ -103,7 +104,7 @@ class AdapterPublisher:
             yield PinnedRequest(replaying(body, receive), None)
             return
         wanted = _wanted_version(scope)
-        if not policy.has(wanted):  # not since the engine's restart; no other version answers for it
+        if not policy.has(wanted):  # lost when the engine restarted, for example; no other version may answer instead
             unknown = json.dumps({**document, "model": f"{document['model']}@v{wanted}"}).encode("utf-8")
             yield PinnedRequest(replaying(unknown, receive), None)
             return
@@ -117,7 +118,7 @@ class AdapterPublisher:
             yield PinnedRequest(replaying(renamed, receive), Sampler(publication.policy, publication.version))
 
     async def score(self, policy: str, token_ids: Sequence[Sequence[int]]) -> tuple[Sampler, Rows]:
-        """Return the log-probabilities under the version that is served, and which one that is."""
+        """Return which version is served, and its log-probabilities of the sequences, in nats."""
         adapter = self._policies[policy].live
         async with (
             self._rw_lock.reading(),
@@ -127,19 +128,19 @@ class AdapterPublisher:
         return Sampler(policy, adapter.publication.version if adapter is not None else 0), rows
 
     async def sleep(self, level: int) -> None:
-        """Give the GPU memory away until ``wake``; requests that come meanwhile wait, running ones are drained first.
+        """Release the GPU memory until ``wake``: running requests are drained first, and new ones wait.
 
         Raises:
-            DrainTimeout: some would not end.
+            DrainTimeout: running requests did not end.
         """
         async with self._one_at_a_time:
             await self._sleep.begin(level, self._drain_timeout_s, self._abort_running)
 
     async def wake(self) -> None:
-        """Take the memory back, prove that the adapters serve what they served, and let requests in.
+        """Take the memory back, prove that each live adapter still serves what it served, and let requests in.
 
         Raises:
-            EngineUnproven: one does not.
+            EngineUnproven: an adapter does not.
         """
         async with self._one_at_a_time, self._sleep.ending() as level:
             for policy in self._policies.values() if level else ():
@@ -152,7 +153,8 @@ class AdapterPublisher:
             return
         publication = live.publication
         now = await score(self._engine, publication.probe.token_ids, live.request)
-        # Before, requests ran during the probe, which changes the last bits of its scores: not exactly, as when alone.
+        # Requests may have run during the earlier scoring, which changes the last bits of the scores: the comparison is
+        # therefore not exact, unlike that of ``Publisher``, where nothing else runs.
         if (reason := compare(before, now).refusal(publication.tolerance)) is not None:
             raise EngineUnproven(f"{publication.name} is not what it was after the engine slept ({reason})")
 
@@ -161,7 +163,7 @@ class AdapterPublisher:
         await self._engine.resume_generation()
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Send new requests to the publication from now on, or say why not and go on with the version before it."""
+        """Send new requests to the publication from now on, or report why not and keep serving the previous version."""
         async with self._one_at_a_time:
             policy = self._policies.get(publication.policy, _Policy())
             if self._sleep.level:
@@ -191,7 +193,7 @@ class AdapterPublisher:
             started = time.monotonic()
             if self._sleep.level:
                 return self._refused(publication, policy, _ASLEEP, started)
-            tried = await self._try(publication, _Policy())  # it has not moved from the live one, it comes from before
+            tried = await self._try(publication, _Policy())  # without a history: it did not move from the live version
             if tried.adapter is None:
                 return self._refused(publication, policy, tried.reason, started, tried)
             if (before := policy.held.pop(publication.version, None)) is not None:
@@ -202,14 +204,14 @@ class AdapterPublisher:
             return report
 
     async def drop(self, name: str, version: int) -> None:
-        """Unload what is held, once its last request has ended; nothing where it is not."""
+        """Unload a held version once its last request has ended; do nothing if it is not held."""
         async with self._one_at_a_time:
             policy = self._policies.get(name)
             if policy is not None and (adapter := policy.held.pop(version, None)) is not None:
                 self._adapters.retire(adapter)
 
     async def _try(self, publication: Publication, policy: _Policy) -> "_Tried":
-        """Check, load and prove; what is not proven is unloaded again."""
+        """Check, load, and prove a publication; one that is not proven is unloaded again."""
         path = Path(publication.path)
         if publication.adapter is None or outside(path, self._weights_directory) is not None:
             return _Tried(outside(path, self._weights_directory) or self.model.refusal(publication, path))
@@ -258,13 +260,13 @@ class AdapterPublisher:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What came of checking, loading and scoring."""
+    """The result of checking, loading, and scoring."""
 
     reason: str | None
     adapter: LoadedAdapter | None = None
-    """None where it was refused."""
+    """None if it was refused."""
     verdict: Verdict | None = None
-    """None where it did not come to scoring."""
+    """None if it was not scored."""
     update_s: float = 0.0
 
     def report(self, version: int, started: float) -> PublicationReport:

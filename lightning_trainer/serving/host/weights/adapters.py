@@ -1,7 +1,8 @@
 """The adapters in the engine, each with the requests that run on it.
 
-Invariant: an adapter's weights never change under its name, and it leaves only when no request runs on it. The folders
-that vLLM loads from are our own copies: it may read one again at any time, and the original is the trainer's to remove.
+Invariant: an adapter's weights never change under its name, and it is unloaded only when no request runs on it. The
+folders that vLLM loads from are our own copies: vLLM may read one again at any time, and the trainer may remove the
+original.
 """
 
 import asyncio
@@ -89,7 +90,7 @@ class Adapters:
 
     @asynccontextmanager
     async def running_on(self, adapter: LoadedAdapter) -> AsyncIterator[None]:
-        """Keep it loaded while the block runs."""
+        """Keep an adapter loaded while the block runs."""
         adapter.running += 1
         try:
             yield
@@ -98,7 +99,7 @@ class Adapters:
             self._unload_when_idle(adapter)
 
     def retire(self, adapter: LoadedAdapter) -> None:
-        """Unload it once the last request on it has ended."""
+        """Unload an adapter once the last request on it has ended."""
         adapter.retired = True
         self._unload_when_idle(adapter)
 

@@ -81,7 +81,7 @@ class Publisher:
             return Sampler(policy, self.version), await score(self._engine, token_ids)
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Serve the publication, or report why not and go on with the previous version.
+        """Serve the publication, or report why not and keep serving the previous version.
 
         Raises:
             EngineUnproven: the weights could not be loaded, and neither could the previous ones.
@@ -104,7 +104,7 @@ class Publisher:
             return report
 
     def _refusal(self, publication: Publication) -> str | None:
-        """Return why it cannot be served, as far as that shows without touching the engine."""
+        """Return why it cannot be served, as far as can be told without touching the engine."""
         if publication.version == self.version and self._served.publication is not None:
             return f"version {publication.version} is being served with other values; a version never changes"
         path = Path(publication.path)
@@ -186,7 +186,7 @@ class Publisher:
     async def _load(self, files: Sequence[Path], version: int) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        # Nothing runs here. The pause is for its clearing of the prefix cache, whose keys do not include versions; the
+        # No request runs here. The pauses serve to clear the prefix cache, whose keys do not include versions; the
         # experts that are kept with it are cleared only in the second mode (vLLM 0.31).
         await self._engine.pause_generation(mode="abort", clear_cache=False)
         await self._engine.pause_generation(mode="keep", clear_cache=True)

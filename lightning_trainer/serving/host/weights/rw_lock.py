@@ -25,18 +25,18 @@ class RwLock:
         self._abort_timeout_s = abort_timeout_s
         self._readers = 0
         self._writers = 0
-        """Waiting or inside."""
+        """Writers that wait or are inside."""
         self._changed = asyncio.Condition()
         self._writing = asyncio.Lock()
 
     @property
     def running(self) -> int:
-        """Requests inside."""
+        """Return the number of requests inside."""
         return self._readers
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Go through once no publication waits or works."""
+        """Go inside once no publication waits or holds the lock."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._writers == 0)
             self._readers += 1
@@ -51,11 +51,11 @@ class RwLock:
         """Hold new requests, wait for the running ones, and be alone.
 
         Args:
-            drain_timeout_s: after this long (None: never) ``abort`` is called, which must end them, and again every
-                second: a request that had taken the lock may reach the engine only after.
+            drain_timeout_s: after this long (None: never) ``abort`` is called, which must end the running requests, and
+                then again every second: a request inside may reach the engine only after an ``abort``.
 
         Raises:
-            DrainTimeout: some would not end; the lock is free again.
+            DrainTimeout: some requests did not end; the lock is free again.
         """
         async with self._writing:
             self._writers += 1

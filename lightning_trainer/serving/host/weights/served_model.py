@@ -36,7 +36,7 @@ class ServedModel:
     """The largest rank of an adapter; None: publications contain all weights."""
 
     def scoring_refusal(self, token_ids: Any) -> str | None:
-        """Return why these cannot be scored, or None."""
+        """Return why the sequences cannot be scored, or None."""
         return scoring.refusal(token_ids, vocabulary=self.vocabulary, max_model_len=self.max_model_len)
 
     def refusal(self, publication: Publication, path: Path) -> str | None:
@@ -84,7 +84,7 @@ class ServedModel:
 
 
 def served_model(settings: HostSettings, engine: Any) -> ServedModel:
-    """Read it from the model folder and the started engine."""
+    """Read the served model from its folder and from the started engine."""
     folder = Path(settings.model)
     return ServedModel(
         policies=settings.policies,

@@ -1,4 +1,4 @@
-"""The engine's GPU memory, given away for a while: vLLM's sleep mode behind the lock that publications take.
+"""Releases the engine's GPU memory for a while: vLLM's sleep mode, behind the lock that publications take.
 
 Invariant: no request is inside the engine while it sleeps. vLLM on the CPU stops scheduling and keeps its memory; on a
 GPU level 1 moves the weights to the machine's memory, level 2 drops them, and both drop the key-value cache.
@@ -16,20 +16,20 @@ logger = logging.getLogger(__name__)
 
 
 class Sleep:
-    """Of one engine; the caller makes one call at a time."""
+    """The sleep of one engine; its caller makes one call at a time."""
 
     def __init__(self, engine: Any, rw_lock: RwLock) -> None:
         self._engine = engine
         self._rw_lock = rw_lock
         self._closed: AsyncExitStack | None = None
         self.level = 0
-        """0 while it is awake."""
+        """The level of its sleep; 0 while it is awake."""
 
     async def begin(self, level: int, drain_timeout_s: float | None, abort: Callable[[], Awaitable[None]]) -> None:
-        """Fall asleep; again is the same as once.
+        """Put the engine to sleep; do nothing if it sleeps already.
 
         Raises:
-            DrainTimeout: requests would not end.
+            DrainTimeout: running requests did not end.
         """
         if self.level:
             return
@@ -43,9 +43,9 @@ class Sleep:
 
     @asynccontextmanager
     async def ending(self) -> AsyncIterator[int]:
-        """Wake up; requests come in when the block is left. Yields the level, 0 where it was awake.
+        """Wake the engine, and let requests in when the block is left; yield the level, or 0 if it was awake.
 
-        Where the block or the waking fails it stays closed: the engine has to end.
+        If waking or the block fails, no request gets in any more: the engine has to end.
         """
         if not self.level:
             yield 0

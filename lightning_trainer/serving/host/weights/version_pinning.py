@@ -42,7 +42,7 @@ def replaying(body: bytes | None, receive: Receive) -> Receive:
 
 POLICY_HEADER = "x-lightning-policy"
 VERSION_HEADER = "x-lightning-policy-version"
-"""On an answer, what sampled it; on a request to an engine that serves adapters, the version that it asks for."""
+"""On an answer, the version that sampled it; on a request to an engine that serves adapters, the one that it wants."""
 
 
 class Sampler(NamedTuple):

@@ -16,7 +16,7 @@ from lightning_trainer.serving.adapter import AdapterShape
 _MAX_HEADER_BYTES = 100 * 2**20
 _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _HEADER_BYTES = 100
-"""Of a tensor, about."""
+"""Approximate size of one tensor's header."""
 _EXPERTS = ".experts."
 
 
@@ -85,7 +85,7 @@ def version_bytes(folder: Path, dtype: str, lora_rank: int | None = None) -> int
     """Return how large a published version of a model folder is, with its tensors in the engine's ``dtype``.
 
     Args:
-        lora_rank: of the adapter that is published; None: all weights are.
+        lora_rank: rank of the published adapter; None: all weights are published.
     """
     try:
         shapes = published_shapes(folder, lora_rank).values()
@@ -99,7 +99,7 @@ def published_shapes(folder: Path, lora_rank: int | None = None) -> dict[str, tu
     """Return the shapes of a published version's tensors by name.
 
     Args:
-        lora_rank: of the adapter that is published, at most on all linear layers; None: all weights are.
+        lora_rank: rank of the published adapter, assumed to be on all linear layers; None: all weights are published.
 
     Raises:
         ValueError: the folder holds no weights that can be read.
@@ -114,9 +114,10 @@ def published_shapes(folder: Path, lora_rank: int | None = None) -> dict[str, tu
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """Return the last names of a model's matrices, without embeddings and output layer, which have a row per token.
+    """Return the last name parts of a model's linear layers, without the embeddings and the output layer.
 
-    Experts are left out too: transformers keeps them in one tensor per layer, which an adapter does not change.
+    These two are recognized by their one row per vocabulary entry. Experts are left out too: transformers keeps them in
+    one tensor per layer, which an adapter does not change.
     """
     configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     vocabulary = configuration.get("text_config", configuration)["vocab_size"]

@@ -1,7 +1,7 @@
 """Backup of a store on PostgreSQL: ``pg_dump`` and ``pg_restore``, plus checkpoints and weights of live versions.
 
-Invariant: the password is on no command line. A restored store refuses every daemon that held a turn before: its tokens
-continue far above all earlier ones.
+Invariant: the password is on no command line. A restored store refuses every daemon that held a turn before: the tokens
+of the restored store continue far above all earlier ones.
 """
 
 import json
@@ -49,9 +49,9 @@ def back_up(
     """Dump a store, while daemons may write, into a new folder.
 
     Args:
-        checkpoints: the newest of each policy, by its name.
+        checkpoints: the newest checkpoint of each policy, by the policy's name.
         versions: the weights of live versions that the checkpoints do not lead to, by policy.
-        journal: what the backup contains is deleted from it.
+        journal: the journal's folder, from which everything that the backup contains is deleted.
 
     Raises:
         StoreError: the folder already exists, ``pg_dump`` is missing, or it failed.
@@ -95,7 +95,7 @@ def restore(
     journal: Path | None = None,
     limits: StoreConfig | None = None,
 ) -> Restored:
-    """Replace the database's contents by a backup, in one transaction; no daemon may be connected.
+    """Replace the database's contents with a backup, in one transaction; no daemon may be connected.
 
     Args:
         shared_dir: the folder of checkpoints and versions.
@@ -103,8 +103,8 @@ def restore(
 
     Raises:
         StoreError: it is not a backup of a PostgreSQL store, daemons are connected, a checkpoint cannot be copied, or
-            ``pg_restore`` failed; then nothing has changed. What can fail after it is done by restoring again, and the
-            sentence says so.
+            ``pg_restore`` failed; then nothing has changed. If a later part fails, restoring again completes it, as the
+            error says.
     """
     if not (backup / DUMP).is_file():
         raise StoreError(f"{backup} is not a backup of PostgreSQL: it has no {DUMP}, which `store backup` makes of one")
@@ -132,7 +132,7 @@ def restore(
 
 
 def _checked_schema(connection: PostgresConnection, backup: Path, made_of: Mapping[str, Any]) -> str:
-    """Return the schema that is in use; it has to be the backup's, which has to be none that we do not know."""
+    """Return the schema in use; raises StoreError if it is not the backup's, or if either has an unknown version."""
     (schema,) = connection.execute("SELECT current_schema()").fetchone()
     if schema != made_of.get("schema"):
         here = f"has {schema!r}:" if schema is not None else "has no such schema yet: CREATE SCHEMA, and"
@@ -149,7 +149,8 @@ def _checked_schema(connection: PostgresConnection, backup: Path, made_of: Mappi
 def _brought_up_to_date(
     connection: PostgresConnection, journal: Path | None, problems: list[str], limits: StoreConfig, at_ns: int
 ) -> tuple[int, int]:
-    """Migrate a restored database, end all turns and add the journal; return its spans, and those from the journal."""
+    """Migrate a restored database, end all turns, and add the journal; return how many spans the database then has, and
+    how many of them the journal added."""
     new = 0
     drop_later_tables(connection)
     migrate(connection)
@@ -180,7 +181,7 @@ def _run(url: str, program: str, *arguments: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as it is, for ``pg_dump``, which takes patterns."""
+    """Return a name quoted for ``pg_dump``, which would otherwise take it for a pattern."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 

@@ -1,6 +1,6 @@
 """Integrity check of a store on PostgreSQL: its counts, and our checksums of its contents.
 
-The server enforces relations itself; pages and indexes are for its own tool, ``pg_amcheck``.
+The server itself enforces relations; its own tool, ``pg_amcheck``, checks pages and indexes.
 """
 
 import zlib
@@ -19,7 +19,7 @@ _COUNTED = {
 
 
 def check(connection: Connection, *, quick: bool = False) -> Iterator[Finding]:
-    """Yield each part's findings as it ends.
+    """Yield the finding on each part as soon as its check has ended.
 
     Args:
         quick: only the counts, not every checksum.

@@ -32,13 +32,13 @@ TABLES = (
 """In dependency order: referenced tables come first."""
 _NUMBERED = {"resources": "id", "spans": "seq", "rollbacks": "seq", "feedback": "seq", "media": "seq"}
 _LAST = {"spans": "SELECT max(seq) FROM (SELECT max(seq) AS seq FROM spans UNION ALL SELECT max(seq) FROM received)"}
-"""The last number given, if not the newest row's: marks outlive forgotten spans."""
+"""How to find the last number given out, if it may not be the newest row's: time marks outlive forgotten spans."""
 _IN_ORDER = {**_NUMBERED, "ledger": "rowid"}
 
 
 @dataclass(slots=True)
 class Copied:
-    """The contents, now equal in both stores."""
+    """A finished copy: both stores now have equal contents."""
 
     store: str
     """The destination."""
@@ -47,10 +47,11 @@ class Copied:
 
 
 def copy_to_postgres(store: Path, url: str, *, on_progress: Callable[[float], None] = lambda share: None) -> Copied:
-    """Copy a store's file, which is not changed, and compare every row of the copy with it.
+    """Copy a store's file, and compare every row of the copy with it. The file itself is not changed, except that an
+    older schema is migrated.
 
     Args:
-        on_progress: called with the share of spans copied.
+        on_progress: called with the share of spans copied so far.
 
     Raises:
         StoreError: a daemon has the file, there is none, the database is not empty, or the copy differs; then the
@@ -115,7 +116,7 @@ def _copy(
 
 @dataclass(slots=True)
 class _Sum:
-    """Counts rows and sums their digests, independent of order."""
+    """Counts rows and sums their digests, independently of their order."""
 
     rows: int = 0
     digests: int = 0
@@ -136,7 +137,7 @@ def _told(rows: Iterable[Any], number: int, on_progress: Callable[[float], None]
 
 
 def compact(url: str) -> Compacted:
-    """Rewrite every table (``VACUUM FULL``), one after the other; daemons wait for the current one.
+    """Rewrite every table (``VACUUM FULL``), one after the other; daemons wait for the one that is being rewritten.
 
     Raises:
         StoreError: it cannot be reached, there is no room, or a daemon blocks a table for too long.

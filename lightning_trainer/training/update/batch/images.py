@@ -1,8 +1,8 @@
-"""Images to what a vision-language model reads besides its token ids: made by the model's own processor, as it says.
+"""From images to what a vision-language model reads in addition to its token ids, made by the model's own processor.
 
 The ids of a prompt come from the engine, with as many placeholders as its processor made of each image. The same
-processor makes the pixels here, and so many placeholders must be in the sample: where they are not, the features would
-be put in the wrong places without a word. Source: verl's ``multi_modal_inputs``, transformers' processors.
+processor makes the pixels here, and the sample must have as many placeholders as it says: otherwise, the features would
+silently be put in the wrong places. Source: verl's ``multi_modal_inputs``, transformers' processors.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class _Seen:
 
 
 class ImageInputs:
-    """What one model makes of images. Not thread-safe."""
+    """Prepares images for one model. Not thread-safe."""
 
     def __init__(self, folder: Path, placeholder: int) -> None:
         """Load the model's processor.
@@ -61,10 +61,10 @@ class ImageInputs:
         self._bodies, self._seen = bodies, {}
 
     def of(self, sample: Sample) -> ImageTensors:
-        """Return what the model reads of a sample's images; nothing of a sample without any.
+        """Return what the model reads of a sample's images; nothing for a sample without any.
 
         Raises:
-            TrainingError: an image is missing or cannot be read, or the sample has other placeholders.
+            TrainingError: an image is missing or cannot be read, or the sample has another number of placeholders.
         """
         seen = [self._look(sample, media) for media in sample.media]
         wanted, found = sum(one.placeholders for one in seen), list(sample.token_ids).count(self._placeholder)
@@ -102,9 +102,9 @@ class ImageInputs:
 
 
 def picture_of(body: bytes) -> "Picture":
-    """Return an image's pixels as the engine reads them: turned upright by its EXIF, and what is transparent on white.
+    """Return an image's pixels as the engine reads them: turned upright by its EXIF, on white where it is transparent.
 
-    Source: vLLM's ``ImageMediaIO.load_bytes``, which its processor is given.
+    Source: vLLM's ``ImageMediaIO.load_bytes``, whose result its processor is given.
 
     Raises:
         OSError, ValueError, DecompressionBombError: it cannot be read.
@@ -123,10 +123,10 @@ def picture_of(body: bytes) -> "Picture":
 
 
 def image_inputs(folder: Path, settings: TrainerSettings) -> ImageInputs | None:
-    """Return what makes a model's images ready; None of a model that sees none.
+    """Return what prepares a model's images; None for a model that sees none.
 
     Raises:
-        TrainingError: it sees, and cannot be trained as the settings say.
+        TrainingError: the model sees images, and cannot be trained as the settings say.
     """
     placeholder = image_token_of(folder)
     if placeholder is None:
@@ -152,10 +152,11 @@ def image_inputs(folder: Path, settings: TrainerSettings) -> ImageInputs | None:
 
 
 def _by_image(tensors: ImageTensors) -> ImageTensors:
-    """Let the first dimension count images: Idefics3's is that of samples, which differ in how many images they have.
+    """Make the first dimension count images: Idefics3's counts samples, which differ in how many images they have.
 
-    ``[1, images, channels, height, width] -> [images, 1, channels, height, width]``, and its masks, which have no
-    channels, alike; the model flattens both dimensions. Others have none of samples and stay as they are.
+    ``[1, images, channels, height, width] -> [images, 1, channels, height, width]``, and likewise its masks, which have
+    no channels; the model flattens both dimensions. Other models' tensors have no dimension of samples and stay as they
+    are.
     """
     pixels = tensors.get("pixel_values")
     if pixels is None or pixels.dim() != 5:

@@ -1,9 +1,9 @@
-"""A batch of verl's as plain arrays, divided over the processes of a group, and what they found put together again.
+"""A batch of verl's as plain arrays, divided over the processes of a group, and their results put together again.
 
-Arrays say what each sample computes, and at which of its positions something is asked. Invariant of dividing: loss and
-gradients are those of one process up to rounding. verl's losses divide by the tokens and samples of the whole batch,
-and FSDP averages gradients over processes. A process that would have less to do than FSDP needs it to take part in is
-given a sample without trained tokens, which adds nothing.
+The arrays say which tokens of each sample are computed, and at which positions a result is asked for. Invariant of
+dividing: loss and gradients are those of one process up to rounding. verl's losses divide by the tokens and samples of
+the whole batch, and FSDP averages gradients over processes. A process with less to do than FSDP needs of every process
+is given a sample without trained tokens, which adds nothing.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,15 @@ from lightning_trainer.training.process_group import gathered
 from lightning_trainer.training.tree.trie import Ints, divide
 
 FILLED = "lightning_filled"
-"""Key of what tells that samples of a batch may have no trained token: see ``share``."""
+"""Key of the flag that samples of a batch may have no trained token: see ``Share``."""
 
 
 class PackedSamples:
     """The samples of a jagged TensorDict, one after the other."""
 
     def __init__(self, batch: Any) -> None:
-        """
+        """Read a batch.
+
         Raises:
             TrainingError: a sample has no trained token, or positions of its own.
         """
@@ -53,13 +54,13 @@ class PackedSamples:
             raise TrainingError("the positions of a sample do not count from 0; give it those of its tokens")
 
     def computed(self) -> list[Ints]:
-        """The tokens that must go through the model: of each sample up to the last position that is asked for."""
+        """Return the tokens that must go through the model: of each sample, up to the last position asked for."""
         starts = self.offsets[:-1]
         return [self.ids[start : start + asked[-1] + 1] for start, asked in zip(starts, self.asked, strict=True)]
 
 
 def temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
-    """One value a sample: verl takes a number for all of them or a tensor."""
+    """Return one value per sample: verl takes a number for all of them or a tensor."""
     temperature = micro_batch.get("temperature", None)
     if not isinstance(temperature, torch.Tensor):
         one: Any = tu.get_non_tensor_data(micro_batch, "temperature", 1.0)
@@ -68,24 +69,25 @@ def temperatures(micro_batch: Any, samples: int) -> npt.NDArray[np.float64]:
 
 
 class Share:
-    """What one process does of a batch."""
+    """One process's share of a batch."""
 
     def __init__(self, batch: TensorDict, *, tree: bool) -> None:
-        """
+        """Divide a batch, and take this process's part.
+
         Args:
             batch: jagged, of the whole group.
-            tree: what shares a prefix stays together.
+            tree: samples that share a prefix stay together.
         """
         self._size = len(batch)
         self._parts = _parts(batch, dist.get_world_size(), tree)
         own = self._parts[dist.get_rank()]
-        # The stock engine also wants as many samples everywhere.
+        # The stock engine also needs the same number of samples in every process.
         wanted = 1 if tree else max(map(len, self._parts))
         fillers = max(0, wanted - len(own))
         self.batch = batch if dist.get_world_size() == 1 else _with_fillers(batch, own, fillers)
 
     def of_all(self, found: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Return rows of the whole batch, in its order, for rows of each process's share."""
+        """Return the rows of the whole batch, in its order, given those of each process's share."""
         everywhere = gathered(found)
         rows: dict[str, list[Any]] = {name: [None] * self._size for name in found}
         for part, of_process in zip(self._parts, everywhere, strict=True):
@@ -112,7 +114,7 @@ def filler(batch: TensorDict) -> TensorDict:
 
 
 def _with_fillers(batch: TensorDict, own: Sequence[int], fillers: int) -> TensorDict:
-    """The samples ``own``, and so many times the first of all with nothing in it to train."""
+    """Return the samples ``own`` and, ``fillers`` times, the batch's first sample with nothing in it to train."""
     chosen: Any = tu.index_select_tensor_dict(batch, [*own, *[0] * fillers])
     if fillers:
         for name in ("loss_mask", "response_mask"):

@@ -1,10 +1,10 @@
 """What the tokens of a batch were sampled from, on its way from segments through verl's TensorDict to rows of logits;
 and by which experts, to rows of hidden states.
 
-A batch carries one table of segments, which every part of it keeps, and for every token of a response which of them it
-is in; batches of which all was sampled from the plain softmax carry neither. The tokens in front of one, which
-penalties count, are in the batch anyway. In the same way it carries one table of recorded experts and, for every token,
-its row.
+A batch carries one table of segments, which every part of the batch keeps, and for every token of a response the
+segment that it is in; a batch that was sampled from the plain softmax throughout carries neither. The tokens in front
+of a token, which penalties count, are in the batch anyway. In the same way it carries one table of recorded experts
+and, for every token, its row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,10 +36,11 @@ EXPERTS_OF_TOKEN = "lightning_experts_of_token"
 
 @dataclass(frozen=True, slots=True)
 class ExpertTable:
-    """Opaque to verl and to TensorDict."""
+    """The recorded experts of a batch; opaque to verl and to TensorDict."""
 
     ids_NLK: npt.NDArray[np.unsignedinteger]
-    """Of ``N`` positions, in ``L`` layers, ``K`` experts; the first row is of positions whose experts are not known."""
+    """The ``K`` experts of ``N`` positions in ``L`` layers; the first row stands for positions whose experts are not
+    known."""
 
     def of(self, rows: Ints, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the experts of these rows, and which of them are known."""
@@ -59,22 +60,22 @@ class SampledFrom:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTable:
-    """Opaque to verl and to TensorDict, which would take a sequence apart."""
+    """The segments of a batch; opaque to verl and to TensorDict, which would take a sequence apart."""
 
     segments: tuple[SampledFrom, ...]
 
 
 class SlotDraws(NamedTuple):
-    """Of the slots ``S`` that a micro-batch asks for, one after the other."""
+    """What the slots ``S`` that a micro-batch asks for were drawn from, one after the other."""
 
     draw_of_S: list[Draw | None]
     """None: sampled from all of the vocabulary, by the model's own logits."""
     kind_of_S: Ints
-    """Slots behind the same tokens, at the same temperature, are drawn alike where this is equal; 0: no draw."""
+    """Slots after the same tokens, at the same temperature, are drawn alike if this is equal; 0: no draw."""
 
 
 def segment_table(samples: Sequence[Sample]) -> tuple[SegmentTable | None, list[list[int]]]:
-    """Return the table of a batch, None where it would be empty, and for each sample one number a token."""
+    """Return the table of a batch, None if it would be empty, and for each sample one number per token."""
     table: list[SampledFrom] = []
     numbers = []
     for sample in samples:
@@ -88,7 +89,7 @@ def segment_table(samples: Sequence[Sample]) -> tuple[SegmentTable | None, list[
 
 
 def expert_table(samples: Sequence[Sample]) -> tuple[ExpertTable | None, list[Ints]]:
-    """Return the table of recorded experts, None where there are none, and for each sample one number a token.
+    """Return the table of recorded experts, None if there are none, and for each sample one number per token.
 
     Raises:
         TrainingError: they are of different models.
@@ -118,7 +119,7 @@ def expert_table(samples: Sequence[Sample]) -> tuple[ExpertTable | None, list[In
 
 
 def experts_recorded(samples: Sequence[Sample]) -> float | None:
-    """Return of which share of the positions that lead to a sampled token the experts are known; None: of none."""
+    """Return the share of the positions leading to a sampled token whose experts are known; None if none are."""
     positions = sum(sample.segments[-1].end - 1 for sample in samples)
     known = sum(
         len(segment.routed_experts)
@@ -153,7 +154,7 @@ def require_drawable(samples: Iterable[Sample]) -> None:
 
 
 def slot_draws(batch: Any, samples: PackedSamples) -> SlotDraws | None:
-    """Return what the asked slots of a micro-batch were drawn from; None where all were drawn plainly."""
+    """Return what the asked slots of a micro-batch were drawn from; None if all were drawn plainly."""
     table: Any = tu.get_non_tensor_data(batch, SEGMENTS, None)
     if table is None:
         return None
@@ -193,5 +194,5 @@ def _draw(segment: SampledFrom, token: int, ids: Ints) -> Draw | None:
 
 
 def _kind(draw: Draw) -> tuple[Any, ...]:
-    """What tells two draws behind the same tokens apart; where the prompt ends matters to penalties alone."""
+    """Return what tells two draws after the same tokens apart; where the prompt ends matters only to penalties."""
     return draw.pattern, draw.vocabulary, draw.shaping, None if draw.shaping is None else draw.prompt

@@ -28,13 +28,13 @@ from lightning_trainer.training.update.batch.sampled_from import (
 from lightning_trainer.types import Sample
 
 TokenValues: TypeAlias = Mapping[str, Sequence[float]]
-"""By sample id: one value a token, of no meaning where the mask is 0."""
+"""By sample id: one value per token, without meaning where the mask is 0."""
 
 
 IMAGES = "multi_modal_inputs"
-"""verl's: by sample, what the model reads besides the ids."""
+"""verl's key: by sample, what the model reads in addition to the ids."""
 BEHAVIOR = "behaviour_log_probs"
-"""The engine's, whatever the ratio is taken against."""
+"""Key of the engine's log-probabilities, whatever the ratio is taken against."""
 
 
 def training_tensors(
@@ -52,9 +52,8 @@ def training_tensors(
         values: what the loss reads at every token, by verl's names (``advantages``, ``ref_log_prob`` ...). Given here,
             ``old_log_probs`` replaces the behavior logprobs.
         masks: by sample id, which of the trained tokens count; all of them when absent.
-        experts: whether the experts that were recorded are taken again; another model than the one that sampled
-            chooses its own.
-        images: makes what a model reads that sees; None: it reads text alone.
+        experts: whether the recorded experts are used again; a model other than the one that sampled chooses its own.
+        images: prepares images for a model that sees; None: the model reads only text.
 
     Raises:
         TrainingError: a behavior logprob is infinite or not a number, a sample has parts that are not text and the
@@ -99,7 +98,7 @@ def training_tensors(
 
 
 def scoring_tensors(sequences: Sequence[Sequence[int]]) -> TensorDict:
-    """Return what ``TrainingWorker.infer_batch`` reads to score every token of the sequences but the first."""
+    """Return what ``TrainingWorker.infer_batch`` reads to score every token of the sequences except the first."""
     masks = [[1] * (len(sequence) - 1) for sequence in sequences]
     return tu.get_tensordict(_token_tensors(sequences, [1] * len(sequences), masks), {"temperature": 1.0})
 

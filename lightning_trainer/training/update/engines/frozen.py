@@ -1,8 +1,8 @@
 """verl's FSDP engine, which computes with trained weights as they are served, and keeps one copy of frozen ones.
 
-Invariant: below a LoRA adapter, what is computed is to the bit what it would be with float32 weights. Frozen weights
-that the products would round in each pass are rounded once, when the model is loaded. In a single process FSDP, which
-keeps a second copy of every weight that it has, is given the adapter alone.
+Invariant: below a LoRA adapter, results are bit for bit what they would be with float32 weights. Frozen weights that
+the products would round in each pass are rounded once, when the model is loaded. In a single process, FSDP, which keeps
+a second copy of every weight that it is given, is given only the adapter.
 
 Memory of ``P`` frozen parameters in a single process: 2P bytes in bfloat16, 4P in float32. verl's is 8P, and 2P more
 while autocast keeps rounded copies for the backward pass.
@@ -29,10 +29,10 @@ class FrozenModelEngine(_VerlEngine):
     """verl's engine for causal language models, which computes with the weights that are served."""
 
     served_dtype: torch.dtype | None = None
-    """What the weights are rounded to in each pass, as the engine that samples has them; None: nobody samples."""
+    """What the weights are rounded to in each pass, as the engine that samples has them; None: no engine samples."""
 
     def forward_backward_batch(self, data: Any, loss_function: Any, forward_only: bool = False) -> Any:
-        """As verl's, with rounded weights; the optimizer moves the others."""
+        """Run all micro-batches as verl does, but with rounded weights; the optimizer moves the unrounded ones."""
         served = self.served_dtype
         with nullcontext() if served is None else rounded_weights(self.module, served):
             return self.run_batch(data, loss_function, forward_only)
@@ -44,7 +44,7 @@ class FrozenModelEngine(_VerlEngine):
     def _build_lora_module(self, module: torch.nn.Module) -> torch.nn.Module:
         adapted = super()._build_lora_module(module)
         computed = self._param_dtype()
-        if computed == torch.float32:  # of what is computed in float32, autocast rounds the linear layers' weights
+        if computed == torch.float32:  # autocast rounds only the weights of linear layers
             _round(_of_linear_layers(adapted), PrecisionType.to_dtype(self.engine_config.dtype))
         else:
             _round(adapted.parameters(), computed)

@@ -1,13 +1,12 @@
 """verl's device in this process, and our engines in its registry.
 
-Only verl's public registries are used and nothing of it is patched. verl looks an engine up by (device, vendor), and
-takes the vendor from ``VERL_ENGINE_VENDOR`` where that is set: ours have two vendors of their own on every device, and
-a strategy that has none of ours (``megatron`` ...) is verl's own.
+Only verl's public registries are used, and nothing in verl is patched. verl looks an engine up by (device, vendor), and
+takes the vendor from ``VERL_ENGINE_VENDOR`` if that is set: ours have two vendors of their own on every device, and a
+strategy without an engine of ours (``megatron`` ...) uses verl's own.
 
-verl 0.9.1 has no platform for a processor, so what it asks of a device is answered here. The platform is set by code,
-because verl logs a plugin that fails to load at DEBUG level only and then falls back to CUDA. On GPUs verl's own
-platforms are used as they are. verl's engine module reads the device once, at import: ``install`` must have run before
-it.
+verl 0.9.1 has no platform for a CPU, so what it asks of a device is answered here. The platform is set by code, because
+verl logs a plugin that fails to load at DEBUG level only and then falls back to CUDA. On GPUs verl's own platforms are
+used as they are. verl's engine module reads the device once, at import: ``install`` must have run before it.
 """
 
 import os
@@ -32,10 +31,10 @@ _VENDOR = "VERL_ENGINE_VENDOR"
 
 
 def install(device: Device) -> None:
-    """Make it verl's device in this process.
+    """Make ``device`` verl's device in this process.
 
     Raises:
-        TrainingError: verl runs on another device all the same.
+        TrainingError: verl runs on another device nevertheless.
     """
     if device == "cpu":
         set_platform(CpuPlatform())
@@ -52,7 +51,7 @@ def install(device: Device) -> None:
 
 @contextmanager
 def engines_of(vendor: str) -> Iterator[None]:
-    """Let verl build the engines of a vendor meanwhile."""
+    """Let verl build the engines of a vendor while the block runs."""
     before = os.environ.get(_VENDOR)
     os.environ[_VENDOR] = vendor
     try:
@@ -64,10 +63,10 @@ def engines_of(vendor: str) -> Iterator[None]:
 
 
 def require_strategy(strategy: str, kind: str, device: Device) -> None:
-    """See that verl has an engine for a strategy on a device.
+    """Check that verl has an engine for a strategy on a device.
 
     Raises:
-        TrainingError: it has none, or the packages of it are not installed.
+        TrainingError: it has none, or the engine's packages are not installed.
     """
     from verl.workers.engine import EngineRegistry
 
@@ -130,7 +129,7 @@ class _CpuDeviceModule(ModuleType):
 
 
 class CpuPlatform(PlatformBase):
-    """What verl asks of a device, answered for the processor."""
+    """Answers what verl asks of a device, for the CPU."""
 
     def __init__(self) -> None:
         self._module = _CpuDeviceModule()

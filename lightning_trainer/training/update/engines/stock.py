@@ -28,7 +28,7 @@ class StockEngine(FrozenModelEngine):
     experts: ExpertReplay | None = None
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As verl's; if the batch has recorded experts, the model's routers take them."""
+        """Return verl's inputs; if the batch has recorded experts, make the model's routers take them."""
         inputs, output_args = super().prepare_model_inputs(micro_batch)
         table: Any = tu.get_non_tensor_data(micro_batch, EXPERTS, None)
         if table is not None:
@@ -47,7 +47,7 @@ class StockEngine(FrozenModelEngine):
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        """As verl's, with other values for tokens that were not drawn from the plain softmax."""
+        """Return verl's outputs, with other values for tokens that were not drawn from the plain softmax."""
         outputs = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         if tu.get_non_tensor_data(micro_batch, SEGMENTS, None) is None:
             return outputs

@@ -1,7 +1,7 @@
 """verl's engine and optimizer configurations by strategy: FSDP2 as we tune it, the others as verl does.
 
-Trained weights, gradients and AdamW's moments are float32 in FSDP; the products are in ``dtype``. What a strategy of
-verl's own has no word for is left as it is there.
+Trained weights, gradients and AdamW's moments are float32 in FSDP; the products are in ``dtype``. Settings that a
+strategy of verl's own does not have are left out.
 """
 
 from dataclasses import fields
@@ -45,8 +45,8 @@ def engine_config(settings: TrainerSettings) -> Any:
         "seed": training.seed,
     }
     if training.strategy.startswith("fsdp"):
-        # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with, and so
-        # does each of several GPUs: autocast's copies would be of the whole model, and in all of them.
+        # The tree engine rounds only products (``dtype``); verl's own rounds the parameters it computes with. So does
+        # each of several GPUs, since autocast would keep a copy of the whole model on every one of them.
         divided = on_gpu and training.world_size > 1
         rounds = divided or training.attention == "stock" or training.strategy != "fsdp2"
         wanted |= {
@@ -56,7 +56,7 @@ def engine_config(settings: TrainerSettings) -> Any:
                 "reduce_dtype": "fp32",
                 "buffer_dtype": "fp32",
             },
-            # Of several GPUs each holds a part of the weights between two layers as well.
+            # Each of several GPUs holds only a part of the weights, also between two layers.
             "reshard_after_forward": divided,
             "use_no_sync_for_gradient_accumulation": not divided,
             "use_remove_padding": False,  # the model's own configuration decides
@@ -68,7 +68,7 @@ def optimizer_config(settings: TrainerSettings, lr: float | None = None) -> Any:
     """Return verl's configuration of AdamW.
 
     Args:
-        lr: the learning rate where it is not the policy's.
+        lr: the learning rate, if it is not the policy's.
     """
     optimizer = settings.optimizer
     rate = optimizer.lr if lr is None else lr
@@ -80,13 +80,13 @@ def optimizer_config(settings: TrainerSettings, lr: float | None = None) -> Any:
         "clip_grad": optimizer.clip_grad,
         "lr_warmup_steps": optimizer.warmup_steps,
         "total_training_steps": optimizer.total_steps or 1,  # a constant schedule does not read it
-        # Each strategy has its own word for the same.
+        # Each strategy has its own name for the same setting.
         "lr_scheduler_type": optimizer.schedule,
         "lr_decay_style": optimizer.schedule,
         "min_lr_ratio": optimizer.min_lr_ratio,
         "min_lr": least,
         "lr_min": least,
-        # torchtitan has no constant rate: a decay to all of it is one.
+        # torchtitan has no constant rate: a decay to the full rate is one.
         "decay_type": "cosine" if optimizer.schedule == "cosine" else "linear",
         "min_lr_factor": optimizer.min_lr_ratio if optimizer.schedule == "cosine" else 1.0,
     }

@@ -84,7 +84,7 @@ class TreeEngine(FrozenModelEngine):
         return wrapped
 
     def run_batch(self, data: Any, loss_function: Any, forward_only: bool) -> Any:
-        """As the stock engine's, but micro-batches are runs of the sorted samples under a budget of unique tokens."""
+        """Run all micro-batches, which here are runs of the sorted samples under a budget of unique tokens."""
         group, processes = self.get_data_parallel_group(), self.get_data_parallel_size()
         tokens = data["loss_mask"].sum().to(get_device_id())
         dist.all_reduce(tokens, group=group)
@@ -109,7 +109,7 @@ class TreeEngine(FrozenModelEngine):
         return postprocess_batch_func(output_lst=outputs, indices=indices, data=data)
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], Wanted]:
-        """Build the micro-batch's trie, and return the model's inputs and what is wanted of its outputs.
+        """Build the micro-batch's trie, and return the model's inputs and which of its outputs are wanted.
 
         Raises:
             TreeRefusedError: the batch asks for something that the tree engine cannot compute.
@@ -130,7 +130,7 @@ class TreeEngine(FrozenModelEngine):
         slots = np.concatenate([start + asked for start, asked in zip(starts, samples.asked, strict=True)])
         nodes = np.concatenate([path[asked] for path, asked in zip(trie.paths, samples.asked, strict=True)])
         # A node that several samples continue is one row of lm_head; samples that agree on the next token are one pair.
-        # A node that samples of two temperatures, or of two grammars, continue is one row each.
+        # A node that is continued at two temperatures, or under two grammars, is a row for each.
         temperature_of_sample = temperatures(micro_batch, len(starts))
         temperature_of_slot = np.repeat(temperature_of_sample, [len(asked) for asked in samples.asked])
         sampled_from = [nodes.astype(np.float64), temperature_of_slot]
@@ -168,7 +168,7 @@ class TreeEngine(FrozenModelEngine):
         return inputs, wanted
 
     def _replay_experts(self, micro_batch: Any, samples: PackedSamples, trie: TokenTrie, device: torch.device) -> None:
-        """Have each node take the experts that were recorded for it.
+        """Make each node take the experts that were recorded for it.
 
         If samples that share a node differ, one that sampled a token there takes precedence over the others.
         """

@@ -42,7 +42,7 @@ class TreeValueEngine(_TreeEngine):
         return module
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], tuple[Wanted, torch.Tensor]]:
-        """As the tree engine's, without ``logits_to_keep``, which models with a value head do not take."""
+        """Return the tree engine's inputs without ``logits_to_keep``, which models with a value head do not take."""
         inputs, wanted = super().prepare_model_inputs(micro_batch)
         return inputs, (wanted, inputs.pop("logits_to_keep"))
 

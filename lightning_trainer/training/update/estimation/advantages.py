@@ -3,8 +3,8 @@
 An estimator compares rows. Segments with one row id are one row: their tokens are put one after the other, in the order
 in which they were sampled (``Segment.order``), wherever in the batch they are, the row's credit is the reward of its
 last token, and what the estimator returns goes back to the tokens it came from. Tokens that are not trained (prompts,
-tool output, tokens without a choice) are in no row and get 0. It is all in double precision: a whitening divides by
-small deviations.
+tool output, tokens without a choice) are in no row and get 0. Everything is in double precision, because whitening
+divides by small deviations.
 """
 
 import inspect
@@ -27,7 +27,7 @@ from lightning_trainer.types import Sample
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """By sample id, one value a token."""
+    """What an estimator gives: by sample id, one value per token."""
 
     advantages: dict[str, list[float]]
     """0.0 where the loss mask is 0."""
@@ -38,7 +38,7 @@ class Estimate:
 
     @classmethod
     def empty(cls, samples: Sequence[Sample]) -> "Estimate":
-        """Return one of zeros, to be filled in."""
+        """Return an estimate of zeros, to be filled in."""
         zeros = [{sample.sample_id: [0.0] * len(sample.token_ids) for sample in samples} for _ in range(2)]
         return cls(*zeros, return_masks={sample.sample_id: [0] * len(sample.token_ids) for sample in samples})
 
@@ -51,15 +51,15 @@ _MEASURED: Mapping[str | None, frozenset[str]] = {
     "values": frozenset({"values"}),
     "distribution": frozenset({"old_log_probs", "sum_pi_squared"}),
 }
-"""What is measured for those that need it (``Estimator.needs``), at every token."""
+"""What is measured at every token for estimators that need it, by their need (``Estimator.needs``)."""
 _BASELINES = frozenset({"reward_baselines"})
-"""What those that need it (``Estimator.needs``) are given of every row."""
+"""What estimators that need a baseline (``Estimator.needs``) are given for every row."""
 
 
 @dataclass(slots=True)
 class _Row:
     index: tuple[str, str, str]
-    """(group id, agent, peers): rows with the same one are compared with each other."""
+    """(group id, agent, peers): rows with the same index are compared with each other."""
     credit: float
     baseline: float | None
     """Reward of the group's baseline attempt."""
@@ -83,7 +83,7 @@ class _Row:
 def token_advantages(
     samples: Sequence[Sample], estimator: str, algorithm: AlgorithmConfig
 ) -> dict[str, tuple[float, ...]]:
-    """Return one advantage a token for every sample id, 0.0 where the loss mask is 0; see ``estimate``."""
+    """Return one advantage per token for every sample id, 0.0 where the loss mask is 0; see ``estimate``."""
     found = estimate(samples, estimator, algorithm)
     return {sample_id: tuple(values) for sample_id, values in found.advantages.items()}
 
@@ -101,13 +101,13 @@ def estimate(
     Args:
         estimator: name in verl's registry; ``credit``: the credits as they are.
         algorithm: ``normalize_by_std``, ``gamma`` and ``lam``, for the estimators that ask.
-        measured: what is known of every token, by verl's names; the estimator gets what it asks for, such as the
-            weights of a correction (``rollout_is_weights``).
-        penalties: taken off the reward at each token; None is none.
+        measured: values of every token, by verl's names; the estimator gets what it asks for, such as the weights of a
+            correction (``rollout_is_weights``).
+        penalties: taken off the reward at each token; None: none are.
 
     Raises:
-        TrainingError: the estimator is unknown or needs what there is not; a group holds fewer than two attempts or
-            rows, or lacks the baseline that the estimator needs; a row has no credit, or several.
+        TrainingError: the estimator is unknown or needs what the trainer does not have; a group holds fewer than two
+            attempts or rows, or lacks the baseline that the estimator needs; a row has no credit, or several.
     """
     rows = _rows(samples)
     _require_groups(rows)
@@ -229,7 +229,7 @@ def require_estimator(estimator: str) -> None:
     """Refuse an estimator that cannot be used, before anything is trained with it.
 
     Raises:
-        TrainingError: it is unknown, or needs what there is not.
+        TrainingError: it is unknown, or needs what the trainer does not have.
     """
     if estimator == CREDIT:
         return
@@ -243,7 +243,7 @@ def require_estimator(estimator: str) -> None:
 
 
 def usable_estimators() -> list[str]:
-    """Names in verl's registry of which everything that they need can be given (the contract: ``estimators.py``)."""
+    """Return the names in verl's registry that can be given all that they need (the contract: ``estimators.py``)."""
     return sorted(str(name) for name in ADV_ESTIMATOR_REGISTRY if not _missing(str(name)))
 
 
@@ -253,7 +253,7 @@ def _measured_for(estimator: str) -> frozenset[str]:
 
 
 def _missing(estimator: str) -> list[str]:
-    """Required parameters that cannot be given."""
+    """Return the estimator's required parameters that it cannot be given."""
     given = _GIVEN | _measured_for(estimator) | (_BASELINES if needs_baseline(estimator) else frozenset())
     parameters = inspect.signature(get_adv_estimator_fn(estimator)).parameters.values()
     return [

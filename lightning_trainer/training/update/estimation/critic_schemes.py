@@ -1,9 +1,9 @@
 """The credit schemes that need a critic, run where the critic is: rewards of turns and values of tokens to advantages.
 
-A turn is a transition of one agent in one attempt, in whichever sample it is; what follows what is ``Segment.follows``,
-and where several turns follow one (a fork) values and advantages are means over the branches. Turns that are not
+A turn is a transition of one agent in one attempt, in whichever sample it is; ``Segment.follows`` says which turn it
+follows, and if several turns follow one (a fork), values and advantages are means over the branches. Turns that are not
 trained (``Sample.gaps``) have no values and pass on what follows them. The formulas and their sources are in
-``credit/gae_*.py``; what they give are the advantages, which nothing whitens.
+``samples/credit/schemes/critic/gae.py``; their results are the advantages, which are not whitened.
 """
 
 from collections import Counter
@@ -24,12 +24,12 @@ class _Turn:
     transition_id: str
     follows: str | None
     rewards_L: list[float]
-    """Of its trained tokens: what the turn earned is on the last one, penalties are on theirs. One entry, and no
-    values, where none is trained."""
+    """Of its trained tokens: what the turn earned is on the last one, penalties are on the tokens that they are for.
+    One entry, and no values, if no token is trained."""
     values_L: list[float]
     sample_id: str = ""
     places_L: tuple[int, ...] = ()
-    """Of its trained tokens in the sample."""
+    """Places of its trained tokens in the sample."""
 
 
 def value_estimate(
@@ -40,7 +40,7 @@ def value_estimate(
     Args:
         samples: the credits of their segments are rewards.
         values: the critic's, before each token.
-        penalties: taken off the reward at each token; None is none.
+        penalties: taken off the reward at each token; None: none are.
 
     Raises:
         TrainingError: a segment has no credit.
@@ -68,7 +68,7 @@ def value_estimate(
 
 
 def _owner(sample: Sample, part: Segment | Gap) -> tuple[str, str]:
-    """A sample of a token tree holds turns of several agents and attempts."""
+    """Return the attempt and agent of a turn: a sample of a token tree holds turns of several."""
     return (part.attempt_id or sample.attempt_id, part.agent or sample.agent)
 
 
@@ -87,11 +87,11 @@ def _turn(sample: Sample, segment: Segment, values: Sequence[float], penalties: 
 
 _Parents = Sequence[int | None]
 _Rows = tuple[list[list[float]], list[list[float | None]]]
-"""Advantages and targets of the critic, one list a turn; a target is None where the scheme has none."""
+"""Advantages and targets of the critic, one list per turn; a target is None where the scheme has none."""
 
 
 def _turns(turns_K: Sequence[_Turn], parents: _Parents, scheme: GaeTurnsCredit) -> _Rows:
-    """The critic learns the state that a turn was taken in: the value before its first token."""
+    """Apply ``turn_gae``; the critic learns the value before a turn's first token, which is that of its state."""
     values_K = [turn.values_L[0] if turn.values_L else None for turn in turns_K]
     rewards_K = [sum(turn.rewards_L) for turn in turns_K]
     advantages_K = turn_gae(parents, rewards_K, values_K, gamma=scheme.gamma, lam=scheme.lam)
@@ -104,7 +104,7 @@ def _turns(turns_K: Sequence[_Turn], parents: _Parents, scheme: GaeTurnsCredit) 
 
 
 def _tokens(turns_K: Sequence[_Turn], parents: _Parents, scheme: GaeTokensCredit) -> _Rows:
-    """Turns in an order in which what follows one is known before it; its last token is followed by their first."""
+    """Apply ``token_gae`` to each turn after those that follow it: its last token is followed by their first ones."""
     branches = Counter(parents)
     next_value, next_advantage = [0.0] * len(parents), [0.0] * len(parents)
     advantages_KL: list[list[float]] = [[] for _ in turns_K]
@@ -124,7 +124,7 @@ def _tokens(turns_K: Sequence[_Turn], parents: _Parents, scheme: GaeTokensCredit
             continue
         if turn.values_L:
             value, advantage = turn.values_L[0], advantages_KL[index][0]
-        else:  # no time step: what it earned, and what follows it, are met where it is
+        else:  # no time step: what it earned and what follows it arrive in its place
             value, advantage = turn.rewards_L[0] + next_value[index], next_advantage[index]
         next_value[parent] += value / branches[parent]
         next_advantage[parent] += advantage / branches[parent]

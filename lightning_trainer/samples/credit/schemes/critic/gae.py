@@ -8,14 +8,15 @@ equations 11 to 16.
 **Turns**: each call is one time step of the decision process (Zhou et al., ArCHer, arXiv 2402.19446). ``delta_t = r_t +
 gamma * V_{t+1} - V_t`` and ``A_t = delta_t + gamma * lam * A_{t+1}``; beyond the last turn ``V = A = 0``, and the
 terminal reward is added to ``r_t``. Edges are parent edges; at a fork ``V`` and ``A`` are means over the branches, as
-in ``returns.py``. A turn that is not trained is a time step whose value no critic gave: what followed it is taken for
-it, ``V_t = r_t + gamma * V_{t+1}``, so ``delta_t = 0``. With ``lam = 1`` every other turn has the advantage that it
-would have had.
+in ``returns.py``. A turn that is not trained is a time step for which the critic gave no value. What followed it is
+used instead, ``V_t = r_t + gamma * V_{t+1}``, so ``delta_t = 0``. With ``lam = 1`` every other turn has the same
+advantage as with a value of the critic's there.
 
-**Tokens**: as for turns, with sampled tokens for turns, as applied by Ouyang et al. (arXiv 2203.02155); before
+**Tokens**: as for turns, with sampled tokens in their place, as applied by Ouyang et al. (arXiv 2203.02155); before
 whitening it equals verl's ``gae``. Tokens that were not sampled (prompts, tool output) are not time steps, so the step
-after a call's last token is the next call's first. Nor are the tokens of a call that is not trained: what it earned is
-met one time step after the last trained token before it, with the value of what follows, so ``gamma`` discounts both.
+after a call's last token is the next call's first. Nor are the tokens of a call that is not trained: its reward arrives
+one time step after the last trained token before it, together with the value of what follows, so ``gamma`` discounts
+both.
 
 **Both**: over turns first, then over the tokens inside each turn. With the critic's values before each token and
 ``V_k`` that before the last token of turn ``k``:
@@ -28,8 +29,8 @@ met one time step after the last trained token before it, with the value of what
 
 Beyond the last turn ``V = A = 0``; a turn's tokens see other turns only through ``A_k``. Source: Wang et al., VAGEN
 (arXiv 2510.16907), "Bi-Level General Advantage Estimation"; RAGEN's implementation (Wang et al., arXiv 2504.20073,
-since May 2025) computes the same with one lambda for both, takes for turns only those whose reward is not 0, and
-whitens the result; here turns are told by the calls.
+since May 2025) computes the same with one lambda for both, counts as turns only those whose reward is not 0, and
+whitens the result; here each call is a turn.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ def token_gae(
         values_L: the critic's value before each token.
         mask_L: 1 where the token was sampled.
         next_value: of the sampled token that follows the last one; 0 at the end of the attempt.
-        next_advantage: likewise.
+        next_advantage: that token's advantage; 0 at the end of the attempt.
     """
     advantages_L = [0.0] * len(mask_L)
     for index in reversed(range(len(mask_L))):
@@ -80,7 +81,7 @@ def turn_gae(
     Args:
         parents: index of the turn that each follows; in a chain ``[None, 0, 1, ...]``.
         rewards_T: of the single turns.
-        values_T: the critic's value of the state that each turn was taken in; None of a turn that is not trained.
+        values_T: the critic's value of the state that each turn was taken in; None for a turn that is not trained.
         end: terminal reward, met by the last turn of every branch.
     """
     branches = [0] * len(parents)
