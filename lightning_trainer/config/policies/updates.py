@@ -20,7 +20,8 @@ class OptimizerConfig(Section):
     """``cosine``: falls to ``min_lr_ratio`` of ``lr`` over ``total_steps``, and stays there."""
     total_steps: int | None = Field(default=None, ge=1)
     warmup_steps: int = Field(default=0, ge=0)
-    """First steps, in which the learning rate rises linearly from 0."""
+    """Number of first steps with a lower learning rate: step ``k`` of ``n`` takes ``k / (n + 1)`` of it. With another
+    strategy than ``fsdp2`` the warm-up is verl's, whose first step has a rate of 0."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     betas: tuple[Beta, Beta] = (0.9, 0.99)
@@ -55,7 +56,7 @@ class LoraConfig(Section):
     rank: int = Field(default=16, ge=1, le=512)
     alpha: int = Field(default=32, ge=1)
     target_modules: Literal["all-linear"] | tuple[ModuleName, ...] = Field(default="all-linear")
-    """``all-linear``: every linear layer but the output; else last parts of layer names (``["q_proj", "v_proj"]``)."""
+    """``all-linear``: all linear layers except the output; else the ends of layer names (``["q_proj", "v_proj"]``)."""
 
     @field_validator("target_modules")
     @classmethod

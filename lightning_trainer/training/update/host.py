@@ -69,9 +69,10 @@ class ModelHost:
         self.budget = settings.training.max_tokens_per_micro_batch
         optimizer = settings.optimizer
         self._scheduled_steps = optimizer.total_steps if optimizer.schedule != "constant" else None
+        self._warmup_steps = optimizer.warmup_steps
         self._adamw = {"weight_decay": optimizer.weight_decay, "betas": optimizer.betas}
         self._lr = optimizer.lr
-        """Of the stage."""
+        """The learning rate of the stage."""
         self._loss: Any = None
         """verl's loss function; None if the model is not trained."""
         if isinstance(model, ModelHost):
@@ -143,8 +144,8 @@ class ModelHost:
         Args:
             names: verl's: ``log_probs`` of the tokens (nats), ``entropy`` and ``sum_pi_squared`` of the distributions
                 that they were drawn from, ``values`` before them.
-            adapter: whether a LoRA adapter takes part; without it the model is what the run started from.
-            replay: whether recorded experts, which are those of the model that sampled, are taken if possible.
+            adapter: whether a LoRA adapter is used; without it the model is what the run started from.
+            replay: whether recorded experts, which are those of the model that sampled, are used if possible.
 
         Returns:
             By name and sample id, one value per token.
@@ -167,7 +168,7 @@ class ModelHost:
     def infer(
         self, tensors: TensorDict, longest: int, *names: str, adapter: bool = True
     ) -> dict[str, list[list[float]]]:
-        """Run the model and return by name a row per sequence; slot ``t`` of a row is of token ``t + 1``."""
+        """Run the model and return, by name, a row per sequence; slot ``t`` of a row is of token ``t + 1``."""
         tu.assign_non_tensor(tensors, compute_loss=False, max_token_len_per_gpu=max(self.budget, longest))
         tu.assign_non_tensor(tensors, **{_FLAGS[name]: True for name in names if name in _FLAGS})
         share = Share(tensors, tree=self.tree)
@@ -226,18 +227,20 @@ class ModelHost:
         self._take_settings()
 
     def _take_settings(self) -> None:
-        """Give AdamW the present settings: a checkpoint brings those that it was written with."""
+        """Give AdamW the current settings: loading a checkpoint restores those that it was written with."""
         for group in self.engine.optimizer.param_groups if self.sharded else ():
             group.update(self._adamw)
 
     def _set_learning_rate(self) -> None:
-        """Set it before every step, because a checkpoint brings that of the stage and settings it was written with."""
+        """Set the learning rate before every step: a checkpoint brings that of its own stage and settings, and verl's
+        warm-up begins with a rate of 0, at which a step trains nothing."""
         if not self.sharded:
             return  # one stage, one rate (``strategies``)
         schedule = self.engine.lr_scheduler
         schedule.base_lrs = [self._lr] * len(schedule.base_lrs)
         done = min(schedule.last_epoch, self._scheduled_steps or schedule.last_epoch)
-        rates = [self._lr * share(done) for share in schedule.lr_lambdas]
+        warm = (done + 1) / (self._warmup_steps + 1) if done < self._warmup_steps else None
+        rates = [self._lr * (share(done) if warm is None else warm) for share in schedule.lr_lambdas]
         for group, rate in zip(self.engine.optimizer.param_groups, rates, strict=True):
             group["lr"], group["initial_lr"] = rate, self._lr
         schedule._last_lr = rates
