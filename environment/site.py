@@ -13,21 +13,51 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "site-pages"
-REFERENCE = {
-    "client": ("The client", ["lightning_instrumentation"]),
+CLIENT = {
+    "init": "runtime",
+    "agent": "agent",
+    "tool": "tool",
+    "rollout": "rollout",
+    "Rollout": "rollout",
+    "reward": "reward",
+    "feedback": "feedback",
+    "state": "block",
+    "uncaptured": "block",
+    "prompt": "prompts.prompt",
+    "flush": "runtime",
+    "shutdown": "runtime",
+    "stats": "runtime",
+    "Stats": "runtime",
+    "InstrumentationError": "errors",
+    "ConfigurationError": "errors",
+}
+"""The client's public names, each with its module. Read from the package alone, the reference would lack those that a
+module of the same name hides, such as ``agent``, ``tool``, and ``rollout``."""
+REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {  # by page: its title, a package, and names below that
     "rollouts": (
         "Rollouts",
-        [
-            f"lightning_trainer.rollouts.{name}"
-            for name in ("runner.Runner", "step_runner.StepRunner", "command.Command")
-        ],
+        "lightning_trainer.rollouts",
+        (
+            *("runner.Runner", "step_runner.StepRunner", "command.Command", "curriculum.Curriculum", "on_ray.OnRay"),
+            *("attempt.Task", "attempt.AttemptEnded", "attempt.StepEnded", "attempt.Event"),
+            "prompts.optimizer.PromptOptimizer",
+        ),
+    ),
+    "environments": (
+        "Environments",
+        "lightning_trainer.environments.protocol",
+        ("Environment", "Task", "Observation", "Action", "Step", "Tool", "ToolCall", "ToolResult"),
     ),
     "configuration": (
         "Configuration",
-        [f"lightning_trainer.config.{name}" for name in ("daemon", "engine", "store", "training", "sections")]
-        + ["lightning_trainer.config.policies.policy", "lightning_trainer.config.policies.credit"],
+        "lightning_trainer.config",
+        (
+            *("daemon", "sections", "engine", "store", "training", "policies.policy", "policies.updates"),
+            *("algorithms.algorithm", "policies.credit", "policies.rewards", "policies.stages", "policies.versions"),
+            *("policies.trusted", "judges", "model_endpoint", "prompts", "metrics"),
+        ),
     ),
-    "datasets": ("Datasets", ["lightning_trainer.dataset.calls"]),
+    "datasets": ("Datasets", "lightning_trainer.dataset", ("calls",)),
 }
 
 
@@ -43,8 +73,10 @@ def main() -> int:
         else:
             shutil.copy(page, target)
     (PAGES / "reference").mkdir()
-    for name, (title, objects) in REFERENCE.items():
-        (PAGES / "reference" / f"{name}.md").write_text(f"# {title}\n\n" + "".join(f"::: {one}\n\n" for one in objects))
+    (PAGES / "reference" / "client.md").write_text(client_page())
+    for name, (title, package, objects) in REFERENCE.items():
+        parts = [f"# {title}\n", *(f"::: {package}.{one}\n" for one in objects)]
+        (PAGES / "reference" / f"{name}.md").write_text("\n".join(parts))
     command = [
         sys.executable,
         "-m",
@@ -58,6 +90,15 @@ def main() -> int:
     if built.returncode == 0:
         print(f"documentation: {ROOT / 'build' / 'site' / 'README.html'}")
     return built.returncode
+
+
+def client_page() -> str:
+    """Return the source of the client's reference: every public name under the name that users import it by."""
+    parts = ["# The client\n\n::: lightning_instrumentation\n    options:\n      members: false\n"]
+    for name, module in CLIENT.items():
+        heading = f"      heading: lightning_instrumentation.{name}\n      toc_label: {name}\n"
+        parts.append(f"::: lightning_instrumentation.{module}.{name}\n    options:\n{heading}")
+    return "\n".join(parts)
 
 
 def _with_links_to(pages: set[Path], page: Path) -> str:

@@ -1,4 +1,4 @@
-"""Two lines that make an agent observable::
+"""Two lines that make an agent observable:
 
     import lightning_instrumentation as lt
 
